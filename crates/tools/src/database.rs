@@ -45,6 +45,19 @@ pub trait Kind {
     const TOOLS: &'static [&'static str];
     /// The signal that stops the server in good order.
     const STOP: &'static str;
+    /// Words by which the server says that something failed, for a client or for itself.
+    const SERVER_FAILS: &'static [&'static str];
+    /// Words by which it says so of what is no failure: nobody is served before it has started.
+    const SERVER_WAITS: &'static [&'static str];
+    /// Words by which the benchmark says that something failed.
+    const LOAD_FAILS: &'static [&'static str];
+}
+
+/// The first line by which a server, or its benchmark, says that something failed.
+#[must_use]
+pub fn complaint<'a>(said: &'a str, fails: &[&str], not: &[&str]) -> Option<&'a str> {
+    let has = |line: &str, words: &[&str]| words.iter().any(|word| line.contains(word));
+    said.lines().find(|line| has(line, fails) && !has(line, not))
 }
 
 /// `MariaDB`.
@@ -68,6 +81,9 @@ impl MariaDb {
 impl Kind for MariaDb {
     const EXECUTE: &'static str = "--execute";
     const FIRST: &'static str = "mysql";
+    const LOAD_FAILS: &'static [&'static str] = &["FATAL"];
+    const SERVER_FAILS: &'static [&'static str] = &["[ERROR]"];
+    const SERVER_WAITS: &'static [&'static str] = &[];
     const STOP: &'static str = "-TERM";
     const TOOLS: &'static [&'static str] =
         &["mariadbd", "mariadb", "mariadb-install-db", "mariadb-check", "sysbench"];
@@ -147,6 +163,9 @@ impl PostgreSql {
 impl Kind for PostgreSql {
     const EXECUTE: &'static str = "--command";
     const FIRST: &'static str = "postgres";
+    const LOAD_FAILS: &'static [&'static str] = &["aborted", "error:", "ERROR:"];
+    const SERVER_FAILS: &'static [&'static str] = &["ERROR:", "FATAL:", "PANIC:"];
+    const SERVER_WAITS: &'static [&'static str] = &["the database system is starting up"];
     const STOP: &'static str = "-INT";
     const TOOLS: &'static [&'static str] = &["pg_config", "psql", "pgbench", "setpriv"];
 
@@ -223,4 +242,18 @@ pub fn stop<K: Kind>(mut server: Running) -> Outcome<()> {
     tool("kill", &[K::STOP, &server.id().to_string()])?;
     ensure!(server.wait()?, "the database did not stop in good order");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kind, PostgreSql, complaint};
+
+    #[test]
+    fn an_error_of_a_client_is_a_complaint_and_a_server_that_starts_has_none() {
+        let find = |said| complaint(said, PostgreSql::SERVER_FAILS, PostgreSql::SERVER_WAITS);
+        let starts = "LOG:  listening\nFATAL:  the database system is starting up\nLOG:  ready";
+        assert_eq!(find(starts), None);
+        let fails = "LOG:  ready\nERROR:  could not read block 7 in file \"base/5/2\"\nLOG:  on";
+        assert_eq!(find(fails), fails.lines().nth(1));
+    }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use super::{Application, EXT4, XFS, cannot, survives};
 use crate::bench::{Bench, Outcome, ensure, text, tool};
 use tools::Running;
-use tools::database::{Home, Kind, MariaDb, PostgreSql, ask, serve, stop};
+use tools::database::{Home, Kind, MariaDb, PostgreSql, ask, complaint, serve, stop};
 
 /// Commits between two events.
 const STEPS: usize = 150;
@@ -99,13 +99,32 @@ impl<K: Kind> Database<K> {
         self.stable.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Where the benchmark writes what it has to say.
+    fn said_by_load(&self) -> PathBuf {
+        self.home.log.with_extension("load")
+    }
+
+    /// Neither a client of the benchmark nor the server itself had an error.
+    fn has_no_complaint(&self) -> Outcome<()> {
+        let server = fs::read_to_string(&self.home.log)?;
+        let line = complaint(&server, K::SERVER_FAILS, K::SERVER_WAITS);
+        ensure!(line.is_none(), "the server says: {}", line.unwrap_or_default());
+        if self.load.is_some() {
+            let load = fs::read_to_string(self.said_by_load())?;
+            let line = complaint(&load, K::LOAD_FAILS, &[]);
+            ensure!(line.is_none(), "the benchmark says: {}", line.unwrap_or_default());
+        }
+        Ok(())
+    }
+
     /// Fills what is new, and begins to work on it.
     fn work(&mut self) -> Outcome<()> {
         ask::<K>(&self.home, K::FIRST, "CREATE DATABASE lab;")?.ok()?;
         ask::<K>(&self.home, "lab", "CREATE TABLE steps (number bigint primary key);")?.ok()?;
         K::prepare(&self.home)?;
-        let output = fs::File::create(self.home.log.with_extension("load"))?;
-        self.load = Some(Running::start(K::load(&self.home, LOAD_SECONDS).stdout(output))?);
+        let said = fs::File::create(self.said_by_load())?;
+        let mut load = K::load(&self.home, LOAD_SECONDS);
+        self.load = Some(Running::start(load.stdout(said.try_clone()?).stderr(said))?);
         for writer in 0..WRITERS {
             let client = K::client(&self.home, "lab");
             self.writers.push(Writer::start(client, writer * APART, &self.stable)?);
@@ -143,6 +162,7 @@ impl<K: Kind> Application for Database<K> {
         for writer in &mut self.writers {
             ensure!(writer.client.try_wait()?.is_none(), "a client of the database ended");
         }
+        self.has_no_complaint()?;
         Ok(self.stable().len())
     }
 
