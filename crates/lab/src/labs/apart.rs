@@ -6,7 +6,7 @@
 //! Not here: links that fail between two nodes only, or in one direction (`net`).
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -16,6 +16,7 @@ use super::kill::{DISK, SIZE_TEXT, load, settle};
 use crate::bench::{Bench, Outcome, ensure, passed, program, text, tool, wait_for};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 use crate::load::{ClientPlan, Load, addresses};
+use client::{ANSWER_LIMIT, Volume};
 use tools::Running;
 
 const NODES: [&str; 3] = ["a", "b", "c"];
@@ -28,6 +29,9 @@ const MTU: &str = "1500";
 
 /// How long a cable is pulled: longer than lease and take-over.
 const PULLED: Duration = Duration::from_secs(6);
+
+/// How long a connection is tried to a node whose cable may be pulled.
+const KNOCKS_FOR: Duration = Duration::from_secs(1);
 
 /// How long a namespace may take to be there.
 const MAKE_LIMIT: Duration = Duration::from_secs(10);
@@ -74,9 +78,14 @@ impl Switch {
         Ok(Switch { cluster, _networks: networks })
     }
 
-    /// Nothing passes to or from a node any more.
+    /// Nothing passes to or from a node any more: it does not even answer a connection.
     fn pull(&self, node: &str) -> Outcome<()> {
-        tool("ip", &["link", "set", &cable(node), "down"]).map(drop)
+        let door = self.cluster.node(node)?.nbd;
+        let reached = || TcpStream::connect_timeout(&door, KNOCKS_FOR).is_ok();
+        ensure!(reached(), "{node} was not reached before its cable was pulled");
+        tool("ip", &["link", "set", &cable(node), "down"])?;
+        ensure!(!reached(), "{node} is reached without its cable");
+        Ok(())
     }
 
     /// Its cable is in its place again.
@@ -184,8 +193,17 @@ pub(super) fn apart(bench: &Bench) -> Outcome {
     let load = load(bench, clients(cluster)?);
     load.progress(200)?;
     for node in ["b", "c", "a"] {
-        cluster.cli(&["resource", "promote", DISK, "--node", node])?;
+        cluster.wait(DISK, "in-sync", SYNC_LIMIT)?;
+        // Without clients of its own it would make way for a node that has some.
+        let stays = Volume::open(cluster.node(node)?.nbd, DISK, ANSWER_LIMIT)?;
+        cluster.ok(&["resource", "promote", DISK, "--node", node])?;
+        let primary = cluster.primary(DISK)?;
+        ensure!(
+            primary == node,
+            "{primary} is primary, though {node} was promoted and has a client"
+        );
         without(bench, &switch, &load, node)?;
+        drop(stays);
     }
     // A node that dies while nobody reaches it, and is back before its cable is.
     switch.pull("c")?;
