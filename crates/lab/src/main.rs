@@ -40,8 +40,11 @@ use kernels::Seen;
 use labs::{LABS, Lab, Pace};
 use supervise::{After, EXIT_FAILED, EXIT_NOT_RUN, End, supervise};
 
-/// SIGINT and SIGTERM.
-const STOP_SIGNALS: [i32; 2] = [2, 15];
+/// SIGHUP, which who began it may have it ignore (`nohup`).
+const HANG_UP: i32 = 1;
+
+/// SIGHUP, SIGINT and SIGTERM.
+const STOP_SIGNALS: [i32; 3] = [HANG_UP, 2, 15];
 
 /// The command line.
 #[derive(Debug, Parser)]
@@ -165,6 +168,9 @@ fn all(arguments: &Arguments) -> ExitCode {
     }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in STOP_SIGNALS {
+        if signal == HANG_UP && ignores_hang_up() {
+            continue;
+        }
         if let Err(error) = signal_hook::flag::register(signal, Arc::clone(&stop)) {
             eprintln!("lab: signal {signal}: {error}");
             return not_run();
@@ -185,6 +191,14 @@ fn all(arguments: &Arguments) -> ExitCode {
         ends.push(Ended { name: lab.name, end, time: begun.elapsed(), seen });
     }
     conclude(&ends, &network)
+}
+
+/// Whether this process was begun with SIGHUP ignored, as the kernel tells it.
+fn ignores_hang_up() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & 1 << (HANG_UP - 1) != 0)
 }
 
 /// What the process of each lab is told.

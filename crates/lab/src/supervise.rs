@@ -1,7 +1,7 @@
 //! Runs each lab in a process of its own, and cleans up after it however it ended.
 //!
-//! Always: when a lab is over (passed, failed, dead or too slow) no process of its nodes runs, nothing
-//! is mounted below its directory, no loop device stands on a file in it, and the directory is gone.
+//! Always: when a lab is over (passed, failed, dead, too slow or told to stop) no process of its nodes runs, nothing
+//! is mounted below its directory, no loop device stands on a file in it, and the directory is gone, and so is what it has in memory.
 //! Only what names the lab's own directory is touched.
 //!
 //! Not here: what labs do.
@@ -28,6 +28,9 @@ const CLEAN_LIMIT: Duration = Duration::from_secs(20);
 /// Lines of each node's log that are shown when a lab failed.
 const LOG_LINES: usize = 12;
 
+/// Where files are memory.
+pub(crate) const MEMORY: &str = "/dev/shm";
+
 /// What the child ends with: as test programs do it.
 pub(crate) const EXIT_FAILED: u8 = 1;
 /// It could not be run here.
@@ -53,6 +56,11 @@ pub(crate) enum End {
     Failed,
     /// It could not be run here.
     NotRun,
+}
+
+/// The directory in memory that belongs to a lab's own. Whoever needs it makes it.
+pub(crate) fn memory_of(directory: &Path) -> PathBuf {
+    Path::new(MEMORY).join(directory.file_name().unwrap_or_default())
 }
 
 /// Runs lab `name` below `directory` with these further words. Returns how it ended, and what a machine has seen meanwhile.
@@ -223,11 +231,16 @@ fn clean(directory: &Path, keep: bool) -> Result<(), String> {
         }
         thread::sleep(LOOK_INTERVAL);
     }
-    if keep {
-        println!("    kept: {}", directory.display());
-        return Ok(());
+    let memory = memory_of(directory);
+    let all = [Some(directory), Some(memory.as_path()).filter(|memory| memory.exists())];
+    for place in all.into_iter().flatten() {
+        match keep {
+            true => println!("    kept: {}", place.display()),
+            false => fs::remove_dir_all(place)
+                .map_err(|error| format!("{}: {error}", place.display()))?,
+        }
     }
-    fs::remove_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))
+    Ok(())
 }
 
 /// Processes whose command line has a word that is, or lies below, `directory`.

@@ -8,6 +8,7 @@ use super::kill::{DISK, SIZE, SIZE_TEXT, flush, load, roaming, settle, staying, 
 use crate::bench::{Bench, Outcome, Verdict, ensure, need_tools, passed, text, tool, wait_for};
 use crate::cluster::{Cluster, SYNC_LIMIT, compare_files};
 use crate::load::Load;
+use crate::supervise::{MEMORY, memory_of};
 use client::{ANSWER_LIMIT, Volume};
 use tools::{Device, has_loops};
 
@@ -106,32 +107,15 @@ pub(super) fn devices(bench: &Bench) -> Outcome {
     passed(record.summary())
 }
 
-/// A directory in memory, which goes with it.
-struct InMemory(PathBuf);
-
-impl InMemory {
-    fn new(bench: &Bench) -> Outcome<InMemory> {
-        let name = format!("lockstep-lab-{}-{:x}", std::process::id(), bench.seed);
-        let path = Path::new("/dev/shm").join(name);
-        fs::create_dir(&path)?;
-        Ok(InMemory(path))
-    }
-}
-
-impl Drop for InMemory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Metadata of each node in a file that is memory and written in place.
 pub(super) fn in_place(bench: &Bench) -> Outcome {
-    if !Path::new("/dev/shm").is_dir() {
-        return Ok(Verdict::NotRun("there is no /dev/shm".to_owned()));
+    if !Path::new(MEMORY).is_dir() {
+        return Ok(Verdict::NotRun(format!("there is no {MEMORY}")));
     }
-    let memory = InMemory::new(bench)?;
+    let memory = memory_of(&bench.directory);
+    fs::create_dir(&memory)?;
     let cluster = Cluster::up(bench, 3)?;
-    let metadata = |node: &str| memory.0.join(node);
+    let metadata = |node: &str| memory.join(node);
     let data = |node: &str| bench.directory.join(format!("{node}.data"));
     let names = ["a", "b", "c"];
     let members = names.map(|node| member(node, "file", text(&data(node)), Some(&metadata(node))));
