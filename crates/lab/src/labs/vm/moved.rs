@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{need_guest, tell, told};
-use crate::bench::{Bench, Outcome, ensure, run, text, wait_for};
+use crate::bench::{Bench, Failure, Outcome, ensure, run, text, wait_for};
 use crate::cluster::{Cluster, SYNC_LIMIT};
 use tools::Running;
 use tools::guest::{Guest, Series};
@@ -38,7 +38,7 @@ pub(in crate::labs) fn moved(bench: &Bench, series: Series) -> Outcome {
     let cluster = Cluster::up(bench, 3)?;
     cluster.create("web", &["--size", &format!("{SIZE_MIB}MiB"), "--replicas", "3"])?;
     let source = Machine::start(bench, &guest, &initrd, &cluster, "a", None)?;
-    wait_rounds(&source, 2)?;
+    wait_rounds(&source, None, 2)?;
     let socket = bench.directory.join("move");
     let way = format!("unix:{}", socket.display());
     let target = Machine::start(bench, &guest, &initrd, &cluster, "b", Some(&way))?;
@@ -55,11 +55,11 @@ pub(in crate::labs) fn moved(bench: &Bench, series: Series) -> Outcome {
         ensure!(status == "completed", "it is {status}: {told}");
         Ok(())
     })?;
-    wait_rounds(&target, 2)?;
+    wait_rounds(&target, Some(&source), 2)?;
     bench.tell("it has moved, and works");
     drop(source);
     cluster.kill("a")?;
-    wait_rounds(&target, 3)?;
+    wait_rounds(&target, None, 3)?;
     bench.tell("a is killed, and it works");
     target.say("end\n")?;
     wait_for("the machine's last word", GUEST_LIMIT, || {
@@ -177,6 +177,15 @@ impl Machine {
         Ok((&self.serial).write_all(words.as_bytes())?)
     }
 
+    /// What QEMU says of itself and its disk, for who looks into a failure.
+    fn state(&self) -> String {
+        let told = |command: &str| match self.ask(command, &json!({})) {
+            Ok(answer) => format!("{command}: {answer}"),
+            Err(failure) => format!("{command}: {failure}"),
+        };
+        ["query-status", "query-blockstats"].map(told).join("; ")
+    }
+
     /// Has QEMU do something.
     fn ask(&self, command: &str, arguments: &Value) -> Outcome<Value> {
         let stream = UnixStream::connect(&self.monitor)?;
@@ -203,14 +212,20 @@ impl Machine {
     }
 }
 
-/// Waits until the machine has got on by so many rounds.
-fn wait_rounds(machine: &Machine, count: usize) -> Outcome<()> {
+/// Waits until the machine has got on by so many rounds. If it does not, both QEMUs are asked how they are: this one, and the one that it
+/// has left.
+fn wait_rounds(machine: &Machine, left: Option<&Machine>, count: usize) -> Outcome<()> {
     let rounds = || machine.heard().matches("round ").count();
     let begun = rounds();
-    wait_for("the machine to get on", GUEST_LIMIT, || {
+    let waited = wait_for("the machine to get on", GUEST_LIMIT, || {
         let heard = machine.heard();
         ensure!(!heard.contains("something is wrong"), "it found fault:\n{heard}");
         ensure!(rounds() >= begun + count, "it says\n{heard}");
         Ok(())
+    });
+    waited.map_err(|failure| {
+        let left = left.map(|left| format!("\nthe QEMU that it left: {}", left.state()));
+        let own = machine.state();
+        Failure(format!("{failure}\nits QEMU: {own}{}", left.unwrap_or_default()))
     })
 }
