@@ -5,6 +5,7 @@
 //! address sends to another's, or some of it, or leads it through a relay that takes its time. Clients reach every node all
 //! the time, and at once.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -46,7 +47,7 @@ impl<'a> Network<'a> {
     fn lose(&self, percent: u8) -> Outcome<()> {
         let percent = percent.to_string();
         for (from, to) in self.ways()? {
-            let chosen = ["numgen", "random", "mod", "100", "<", &percent, "drop"];
+            let chosen = ["numgen", "random", "mod", "100", "<", &percent, "counter", "drop"];
             let rule =
                 ["add", "rule", "ip", "lab", "cuts", "ip", "saddr", &from, "ip", "daddr", &to];
             tool("nft", &[&rule[..], &chosen].concat())?;
@@ -66,12 +67,45 @@ impl<'a> Network<'a> {
                 let from = from.nbd.ip().to_string();
                 let rule = [
                     "add", "rule", "ip", "lab", "ways", "ip", "saddr", &from, "ip", "daddr",
-                    &address, "tcp", "dport", &port, "dnat", "to", &relay,
+                    &address, "tcp", "dport", &port, "counter", "dnat", "to", &relay,
                 ];
                 tool("nft", &rule)?;
             }
         }
         Ok(())
+    }
+
+    /// How many packets were lost, if some were in every direction between two nodes.
+    fn lost(&self) -> Outcome<u64> {
+        let struck = self.struck("cuts")?;
+        let none = self.ways()?.into_iter().find(|way| struck.get(way).is_none_or(|&one| one == 0));
+        ensure!(none.is_none(), "nothing was lost on the way {none:?}: {struck:?}");
+        Ok(struck.values().sum())
+    }
+
+    /// How many connections were led through relays, if some were between any two nodes, whichever dialled.
+    fn led(&self) -> Outcome<u64> {
+        let struck = self.struck("ways")?;
+        let of = |from: &str, to: &str| struck.get(&(from.into(), to.into())).copied();
+        let total =
+            |(from, to): &(String, String)| of(from, to).unwrap_or(0) + of(to, from).unwrap_or(0);
+        let none = self.ways()?.into_iter().find(|way| total(way) == 0);
+        ensure!(none.is_none(), "no connection between {none:?} was led through: {struck:?}");
+        Ok(struck.values().sum())
+    }
+
+    /// How often the rules of a chain struck, by who sent and who was sent to.
+    fn struck(&self, chain: &str) -> Outcome<BTreeMap<(String, String), u64>> {
+        let told = tool("nft", &["list", "chain", "ip", "lab", chain])?;
+        let after = |line: &str, word: &str| {
+            let mut words = line.split_whitespace().skip_while(|one| *one != word);
+            words.nth(1).map(str::to_owned)
+        };
+        let rule = |line: &str| {
+            let way = (after(line, "saddr")?, after(line, "daddr")?);
+            Some((way, after(line, "packets")?.parse().ok()?))
+        };
+        Ok(told.lines().filter_map(rule).collect())
     }
 
     /// Every pair of addresses of nodes, in both orders.
@@ -257,7 +291,13 @@ pub(super) fn flapping(bench: &Bench) -> Outcome {
 }
 
 /// A load over a network that is bad and stays so, in which the primary is killed, and comes back.
-fn bad(bench: &Bench, worsen: impl Fn(&Network<'_>) -> Outcome<()>, words: &str) -> Outcome {
+/// In the end `strikes` tells how often that struck, or where it did not.
+fn bad(
+    bench: &Bench,
+    worsen: impl Fn(&Network<'_>) -> Outcome<()>,
+    strikes: impl Fn(&Network<'_>) -> Outcome<u64>,
+    words: &str,
+) -> Outcome {
     let cluster = three(bench)?;
     let network = Network::new(&cluster)?;
     worsen(&network)?;
@@ -283,19 +323,22 @@ fn bad(bench: &Bench, worsen: impl Fn(&Network<'_>) -> Outcome<()>, words: &str)
     load.run_for(CUT)?;
     load.progress(50)?;
     // Beside requests a resync goes at their pace, which is slow here.
-    passed(settle_later(bench, &cluster, load, &["a", "b", "c"])?)
+    let summary = settle_later(bench, &cluster, load, &["a", "b", "c"])?;
+    passed(format!("it struck {} times; {summary}", strikes(&network)?))
 }
 
 /// One packet of fifty is lost.
 pub(super) fn lossy(bench: &Bench) -> Outcome {
-    bad(bench, |network| network.lose(2), "between nodes two packets of a hundred are lost")
+    let words = "between nodes two packets of a hundred are lost";
+    bad(bench, |network| network.lose(2), |network| network.lost(), words)
 }
 
 /// Twenty to forty milliseconds each way.
 pub(super) fn long(bench: &Bench) -> Outcome {
     let more_at_most = Duration::from_millis(20);
     let delay = Delay { least: Duration::from_millis(20), more_at_most };
-    bad(bench, |network| network.delay(delay), "between nodes it takes 20 to 40 ms each way")
+    let words = "between nodes it takes 20 to 40 ms each way";
+    bad(bench, |network| network.delay(delay), |network| network.led(), words)
 }
 
 /// What a node says of the split brain that it is in.
