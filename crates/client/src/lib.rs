@@ -1,5 +1,5 @@
-//! A small NBD client that waits: one connection, one request at a time. For the demonstration, the lab,
-//! and whoever else is to see a volume as any client does. The same by NVMe/TCP: [`NvmeVolume`].
+//! A small NBD client that waits: one connection, one request at a time, unless its user asks for more before it takes an answer. For
+//! the demonstration, the lab, and whoever else is to see a volume as any client does. The same by NVMe/TCP: [`NvmeVolume`].
 //!
 //! Always: nothing is waited for longer than the limit it was opened with; after an error the
 //! connection is of no use any more.
@@ -93,6 +93,41 @@ impl Volume {
         self.ask(Op::Flush, 0, 0, &[], false)
     }
 
+    /// Asks, and does not wait; `payload` is what is written. Gives the name that the answer will have ([`Volume::answer`]).
+    pub fn begin(
+        &mut self,
+        op: Op,
+        (offset_bytes, length_bytes): (u64, u32),
+        payload: &[u8],
+        stable: bool,
+    ) -> io::Result<u64> {
+        self.cookie += 1;
+        self.send.clear();
+        encode_request(self.cookie, op, offset_bytes, length_bytes, stable, &mut self.send);
+        self.send.extend_from_slice(payload);
+        self.stream.write_all(&self.send)?;
+        Ok(self.cookie)
+    }
+
+    /// Waits for the next answer to what was begun, and gives the name of that. What a read asked for comes behind it, and is to be
+    /// taken before the next answer ([`Volume::take`]).
+    pub fn answer(&mut self) -> io::Result<u64> {
+        let mut head = [0; REPLY_BYTES];
+        self.stream.read_exact(&mut head)?;
+        match self.replies.feed(&head).map_err(broken)? {
+            (REPLY_BYTES, Some(Reply::Simple { cookie, error: None })) => Ok(cookie),
+            (_, Some(Reply::Simple { error: Some(error), .. })) => {
+                Err(io::Error::other(format!("the node answered {error:?}")))
+            }
+            _ => Err(broken("an answer of another kind")),
+        }
+    }
+
+    /// Takes what a read asked for.
+    pub fn take(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        self.stream.read_exact(bytes)
+    }
+
     /// Its connection, for who keeps several requests open; nothing else may be asked meanwhile.
     pub fn stream(&self) -> io::Result<TcpStream> {
         self.stream.try_clone()
@@ -123,22 +158,8 @@ impl Volume {
         payload: &[u8],
         fua: bool,
     ) -> io::Result<()> {
-        self.cookie += 1;
-        self.send.clear();
-        encode_request(self.cookie, op, offset, length, fua, &mut self.send);
-        self.send.extend_from_slice(payload);
-        self.stream.write_all(&self.send)?;
-        let mut head = [0; REPLY_BYTES];
-        self.stream.read_exact(&mut head)?;
-        match self.replies.feed(&head).map_err(broken)? {
-            (REPLY_BYTES, Some(Reply::Simple { cookie, error: None })) if cookie == self.cookie => {
-                Ok(())
-            }
-            (_, Some(Reply::Simple { error: Some(error), .. })) => {
-                Err(io::Error::other(format!("the node answered {error:?}")))
-            }
-            _ => Err(broken("an answer to another question")),
-        }
+        let asked = self.begin(op, (offset, length), payload, fua)?;
+        if self.answer()? == asked { Ok(()) } else { Err(broken("an answer to another question")) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Clients that read and write through several nodes at once, and remember everything.
 //!
-//! Each client has a connection of its own and one request open at a time. A part of the requests
+//! Each client has a connection of its own, and one request open at a time; some have several (`deep`). A part of the requests
 //! goes to a few hot blocks that all clients share, so that they meet; the rest to windows spread
 //! over the volume. Every write has a number of its own, from which all bytes of each of its blocks
 //! follow, so that what is read tells which write it was, whole and in its place. Some writes are to be
@@ -12,11 +12,13 @@
 //!
 //! Not here: judging the history (`history`), faults (the labs).
 
+mod deep;
 mod way;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -28,6 +30,7 @@ use crate::bench::{Failure, Outcome, ensure, let_run, wait_for};
 use crate::cluster::Cluster;
 use crate::history::{self, Event, Flush, History, NEVER, Time, Value, What};
 use client::{ANSWER_LIMIT, Volume};
+use deep::Open;
 use way::Way;
 
 pub(crate) use way::Subsystem;
@@ -47,6 +50,9 @@ pub(crate) const WINDOWS: u64 = 16;
 
 /// Longest request in blocks.
 const SPAN_MAX: u64 = 16;
+
+/// Requests that a client keeps open which has several.
+const DEPTH: usize = 8;
 
 /// How long a client tries to connect anywhere before it gives up.
 const CONNECT_TRIES: Duration = Duration::from_secs(60);
@@ -70,6 +76,8 @@ pub(crate) struct ClientPlan {
     pub(crate) nodes: Vec<SocketAddr>,
     /// As what it has its volume by NVMe/TCP; `None`: it has it by NBD.
     pub(crate) subsystem: Option<Arc<Subsystem>>,
+    /// So many requests it keeps open; more than one by NBD only.
+    pub(crate) depth: usize,
     /// It stays where it is, but for a node that turns its clients away: an error there is a failure of the lab.
     pub(crate) pinned: bool,
     /// It only reads.
@@ -86,6 +94,7 @@ impl ClientPlan {
         ClientPlan {
             nodes: nodes.to_vec(),
             subsystem: None,
+            depth: 1,
             pinned: false,
             reads_only: false,
             pause: Duration::ZERO,
@@ -96,6 +105,11 @@ impl ClientPlan {
     /// Stays with one node.
     pub(crate) fn pinned(node: SocketAddr) -> ClientPlan {
         ClientPlan { pinned: true, ..ClientPlan::roaming(&[node]) }
+    }
+
+    /// The same with several requests open.
+    pub(crate) fn deep(self) -> ClientPlan {
+        ClientPlan { depth: DEPTH, ..self }
     }
 
     /// The same by NVMe/TCP.
@@ -494,6 +508,14 @@ impl Record {
     }
 }
 
+/// What is asked of a volume.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Wanted {
+    Read,
+    Flush,
+    Write(Kind),
+}
+
 /// How a block is written.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Kind {
@@ -513,13 +535,16 @@ struct Client {
     count: u64,
     memory: Memory,
     bytes: Vec<u8>,
+    /// What is open, by the names that the answers will have, where that is more than one request.
+    open: BTreeMap<u64, Open>,
 }
 
 impl Client {
     fn new(number: u64, plan: ClientPlan, shared: Arc<Shared>) -> Client {
         let random = Prng::new(shared.plan.seed ^ number.rotate_left(20));
         let memory = Memory::default();
-        Client { number, plan, shared, random, choice: 0, count: 0, memory, bytes: Vec::new() }
+        let (bytes, open) = (Vec::new(), BTreeMap::new());
+        Client { number, plan, shared, random, choice: 0, count: 0, memory, bytes, open }
     }
 
     fn stopped(&self) -> bool {
@@ -533,13 +558,14 @@ impl Client {
             let node = self.plan.nodes[self.choice % self.plan.nodes.len()];
             let pinned = self.plan.pinned;
             if pinned && self.shared.is_turned_away(self.number, node, volume.is_some()) {
-                volume = None;
+                self.take_all(volume.take());
                 thread::sleep(RETRY_INTERVAL);
                 continue;
             }
             let Some(open) = &mut volume else {
                 from = self.shared.now();
-                let (export, subsystem) = (&self.shared.plan.export, self.plan.subsystem.as_deref());
+                let (export, subsystem) =
+                    (&self.shared.plan.export, self.plan.subsystem.as_deref());
                 match Way::open(node, export, subsystem, self.plan.limit) {
                     Ok(open) => volume = Some(open),
                     Err(error) if pinned || without.elapsed() > CONNECT_TRIES => {
@@ -563,6 +589,7 @@ impl Client {
                 }
                 Err(error) => {
                     volume = None;
+                    self.give_up();
                     let broken = self.broken(node, from, &error);
                     self.memory.broken.push(broken);
                     if pinned {
@@ -573,6 +600,7 @@ impl Client {
             }
             self.pause();
         }
+        self.take_all(volume);
         self.memory
     }
 
@@ -591,33 +619,58 @@ impl Client {
     }
 
     fn request(&mut self, volume: &mut Way) -> io::Result<()> {
+        if let Way::Nbd(volume) = volume
+            && self.plan.depth > 1
+        {
+            return self.keep_open(volume);
+        }
+        let (wanted, first) = self.wanted();
+        match wanted {
+            Wanted::Read => self.read(volume, first),
+            Wanted::Flush => self.flush(volume),
+            Wanted::Write(kind) => self.write(volume, first, kind),
+        }
+    }
+
+    /// What is asked next, and of which block on; `bytes` is as long.
+    fn wanted(&mut self) -> (Wanted, u64) {
         let span = if self.random.once_in(8) { 1 + self.random.below(SPAN_MAX) } else { 1 };
         let first = self.shared.plan.choose(&mut self.random, span);
         let length = usize::try_from(span).unwrap_or(1) * BLOCK_BYTES;
         self.bytes.resize(length, 0);
         if self.plan.reads_only || self.random.below(100) < self.shared.plan.reads_percent {
-            return self.read(volume, first);
+            return (Wanted::Read, first);
         }
-        match self.random.below(64) {
-            0..=1 => self.flush(volume),
-            2..=5 => self.write(volume, first, Kind::Stable),
-            6..=8 => self.write(volume, first, Kind::Zeroing),
-            9..=11 => self.write(volume, first, Kind::Discard),
-            _ => self.write(volume, first, Kind::Plain),
-        }
+        let wanted = match self.random.below(64) {
+            0..=1 => Wanted::Flush,
+            2..=5 => Wanted::Write(Kind::Stable),
+            6..=8 => Wanted::Write(Kind::Zeroing),
+            9..=11 => Wanted::Write(Kind::Discard),
+            _ => Wanted::Write(Kind::Plain),
+        };
+        (wanted, first)
     }
 
     fn flush(&mut self, volume: &mut Way) -> io::Result<()> {
         let asked = self.shared.now();
         volume.flush()?;
-        let answered = self.shared.now();
-        self.memory.flushes.push(Flush { asked, answered });
+        self.has_flushed(asked);
         Ok(())
+    }
+
+    fn has_flushed(&mut self, asked: Time) {
+        self.memory.flushes.push(Flush { asked, answered: self.shared.now() });
     }
 
     fn read(&mut self, volume: &mut Way, first: u64) -> io::Result<()> {
         let asked = self.shared.now();
         volume.read(first * BLOCK, &mut self.bytes)?;
+        self.has_read(first, asked);
+        Ok(())
+    }
+
+    /// What was read is in `bytes`.
+    fn has_read(&mut self, first: u64, asked: Time) {
         let answered = self.shared.now();
         for (block, content) in (first..).zip(self.bytes.chunks_exact(BLOCK_BYTES)) {
             match value_of(content, block) {
@@ -628,10 +681,29 @@ impl Client {
                 Err(what) => self.memory.damage.push(what),
             }
         }
-        Ok(())
     }
 
     fn write(&mut self, volume: &mut Way, first: u64, kind: Kind) -> io::Result<()> {
+        let (value, asked) = self.is_about_to_write(first, kind);
+        let (place, length) = (first * BLOCK, self.bytes.len());
+        let outcome = match kind {
+            Kind::Plain => volume.write(place, &self.bytes),
+            Kind::Stable => volume.write_stable(place, &self.bytes),
+            Kind::Zeroing => volume.zero(place, length),
+            Kind::Discard => volume.discard(place, length),
+        };
+        let acknowledged = matches!(outcome, Ok(true));
+        self.has_written((first, length), kind, (value, asked), acknowledged);
+        if outcome? {
+            return Ok(());
+        }
+        self.memory.in_doubt += 1;
+        // Waits until the path is of use again, so that not all that it is asked meanwhile is in doubt.
+        self.read(volume, first)
+    }
+
+    /// Makes what is written, in `bytes`. Gives its number, and when it is asked.
+    fn is_about_to_write(&mut self, first: u64, kind: Kind) -> (Value, Time) {
         let value = match kind {
             Kind::Plain | Kind::Stable => {
                 self.count += 1;
@@ -644,33 +716,35 @@ impl Client {
                 fill(content, block, value);
             }
         }
-        let (place, length) = (first * BLOCK, self.bytes.len());
         let asked = self.shared.now();
-        let blocks = first..first + u64::try_from(length / BLOCK_BYTES).unwrap_or(0);
-        self.shared.touched().extend(blocks.clone().map(|block| (block, asked)));
-        let outcome = match kind {
-            Kind::Plain => volume.write(place, &self.bytes),
-            Kind::Stable => volume.write_stable(place, &self.bytes),
-            Kind::Zeroing => volume.zero(place, length),
-            Kind::Discard => volume.discard(place, length),
-        };
-        let acknowledged = matches!(outcome, Ok(true));
+        let blocks = blocks(first, self.bytes.len());
+        self.shared.touched().extend(blocks.map(|block| (block, asked)));
+        (value, asked)
+    }
+
+    /// Notes a write of so many bytes from a block on, which is over: answered, or not.
+    fn has_written(
+        &mut self,
+        (first, length): (u64, usize),
+        kind: Kind,
+        (value, asked): (Value, Time),
+        acknowledged: bool,
+    ) {
         let answered = if acknowledged { self.shared.now() } else { NEVER };
         let what = if kind == Kind::Stable { What::WriteStable } else { What::Write };
-        for block in blocks {
+        for block in blocks(first, length) {
             self.memory.events.push(Event { block, value, what, asked, answered });
         }
         if acknowledged {
             self.shared.acknowledge();
             self.memory.by_nvme += u64::from(self.plan.subsystem.is_some());
         }
-        if outcome? {
-            return Ok(());
-        }
-        self.memory.in_doubt += 1;
-        // Waits until the path is of use again, so that not all that it is asked meanwhile is in doubt.
-        self.read(volume, first)
     }
+}
+
+/// The blocks of so many bytes from the first one on.
+fn blocks(first: u64, length: usize) -> Range<u64> {
+    first..first + u64::try_from(length / BLOCK_BYTES).unwrap_or(0)
 }
 
 /// The content of a block after a write.

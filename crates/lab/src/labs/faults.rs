@@ -141,7 +141,9 @@ pub(super) fn stalls(bench: &Bench) -> Outcome {
         record.longest_request < STALL,
         "a request took {longest} ms, as long as the disk stood still"
     );
-    passed(format!("c was left behind {times} times, the longest request took {longest} ms; {summary}"))
+    passed(format!(
+        "c was left behind {times} times, the longest request took {longest} ms; {summary}"
+    ))
 }
 
 /// The disk of the primary, then that of a replica, hangs without an error for longer than anybody lives.

@@ -49,7 +49,7 @@ fn freeze(bench: &Bench, time: Duration) -> Outcome {
     passed(settle(bench, &cluster, load, &["a", "b", "c"])?)
 }
 
-/// Writers at every node, some by NVMe/TCP, and those who only look. None of them gives up on a node that is silent.
+/// Writers at every node, some with several requests open, some by NVMe/TCP, and those who only look. None of them gives up on a node that is silent.
 fn clients(cluster: &Cluster, time: Duration) -> Outcome<Vec<ClientPlan>> {
     let limit = time + Duration::from_secs(60);
     let pause = time + Duration::from_secs(1);
@@ -59,7 +59,7 @@ fn clients(cluster: &Cluster, time: Duration) -> Outcome<Vec<ClientPlan>> {
     let mut clients: Vec<ClientPlan> = looking
         .flat_map(|plan| vec![plan; LOOKING])
         .chain(staying.clone())
-        .chain(staying)
+        .chain(staying.map(ClientPlan::deep))
         .collect();
     // A node that stood still ends the connections of hosts of NVMe/TCP: these go elsewhere then.
     let mut hosts = Vec::new();
@@ -71,7 +71,7 @@ fn clients(cluster: &Cluster, time: Duration) -> Outcome<Vec<ClientPlan>> {
     let limit = Duration::from_secs(2);
     let impatient = ClientPlan { limit, ..ClientPlan::roaming(&nodes) };
     hosts.push(impatient.clone());
-    clients.extend(vec![impatient; 2]);
+    clients.extend([impatient.clone(), impatient.deep()]);
     clients.extend(by_nvme(cluster, hosts)?);
     Ok(clients)
 }

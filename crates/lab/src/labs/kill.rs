@@ -23,8 +23,8 @@ const EXTENT: u64 = 4 << 20;
 /// Most extents that are hot at once: one for each window of the load.
 const HOT_EXTENTS_MAX: u64 = WINDOWS;
 
-/// Bytes of writes that were open when a node died: the longest of each client of a lab.
-const UNANSWERED_BYTES: u64 = 12 * (64 << 10);
+/// Bytes of writes that were open when a node died: the longest of each client of a lab, one of which may have eight of them.
+const UNANSWERED_BYTES: u64 = 20 * (64 << 10);
 
 /// How long a status may lag behind.
 const TOLD_LIMIT: Duration = Duration::from_secs(5);
@@ -45,6 +45,11 @@ pub(super) fn staying(cluster: &Cluster, nodes: &[&str], each: usize) -> Outcome
 /// Clients that begin at the first of these nodes and go to the others when it fails them.
 pub(super) fn roaming(cluster: &Cluster, nodes: &[&str], count: usize) -> Outcome<Vec<ClientPlan>> {
     Ok(vec![ClientPlan::roaming(&addresses(cluster, nodes)?); count])
+}
+
+/// These clients with several requests open.
+pub(super) fn deep(clients: Vec<ClientPlan>) -> Vec<ClientPlan> {
+    clients.into_iter().map(ClientPlan::deep).collect()
 }
 
 /// These clients by NVMe/TCP.
@@ -118,7 +123,8 @@ fn others<'a>(cluster: &'a Cluster, node: &str) -> Vec<&'a str> {
 /// No fault at all.
 pub(super) fn clean(bench: &Bench) -> Outcome {
     let cluster = three(bench)?;
-    let mut clients = staying(&cluster, &["a", "b", "c"], 4)?;
+    let mut clients = staying(&cluster, &["a", "b", "c"], 3)?;
+    clients.extend(deep(staying(&cluster, &["a", "b", "c"], 1)?));
     clients.extend(by_nvme(&cluster, staying(&cluster, &["a", "b", "c"], 2)?)?);
     let load = load(bench, clients);
     load.progress(100)?;
@@ -144,7 +150,8 @@ fn begin(
 pub(super) fn primary_remote(bench: &Bench) -> Outcome {
     let cluster = three(bench)?;
     // Without clients of its own it would hand over to a node that has some.
-    let mut clients = staying(&cluster, &["b", "c"], 4)?;
+    let mut clients = staying(&cluster, &["b", "c"], 3)?;
+    clients.extend(deep(staying(&cluster, &["b"], 1)?));
     clients.extend(roaming(&cluster, &["a", "b"], 1)?);
     clients.extend(by_nvme(&cluster, staying(&cluster, &["b", "c"], 1)?)?);
     clients.extend(by_nvme(&cluster, roaming(&cluster, &["a", "c"], 1)?)?);
@@ -318,7 +325,8 @@ pub(super) fn witness(bench: &Bench) -> Outcome {
 pub(super) fn everyone(bench: &Bench) -> Outcome {
     let cluster = three(bench)?;
     let mut clients = roaming(&cluster, &["a", "b", "c"], 4)?;
-    clients.extend(roaming(&cluster, &["b", "c", "a"], 4)?);
+    clients.extend(roaming(&cluster, &["b", "c", "a"], 3)?);
+    clients.extend(deep(roaming(&cluster, &["c", "a", "b"], 1)?));
     for nodes in [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]] {
         clients.extend(by_nvme(&cluster, roaming(&cluster, &nodes, 1)?)?);
     }

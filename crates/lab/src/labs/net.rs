@@ -167,7 +167,8 @@ fn clients(cluster: &Cluster) -> Outcome<Vec<ClientPlan>> {
     let limit = Duration::from_secs(2);
     let impatient = ClientPlan { limit, ..ClientPlan::roaming(&nodes) };
     hosts.push(impatient.clone());
-    clients.extend(vec![impatient; 4]);
+    clients.extend(vec![impatient.clone(); 3]);
+    clients.push(impatient.deep());
     clients.extend(by_nvme(cluster, hosts)?);
     Ok(clients)
 }

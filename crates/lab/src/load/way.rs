@@ -42,7 +42,7 @@ impl Subsystem {
 /// A connection to a node.
 pub(super) enum Way {
     Nbd(Volume),
-    Nvme(NvmeVolume),
+    Nvme(Box<NvmeVolume>),
 }
 
 impl Way {
@@ -57,7 +57,8 @@ impl Way {
             return Volume::open(node, export, limit).map(Way::Nbd);
         };
         let door = *doors.get(&node).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        NvmeVolume::open(door, name, NAMESPACE, false, limit).map(Way::Nvme)
+        let volume = NvmeVolume::open(door, name, NAMESPACE, false, limit)?;
+        Ok(Way::Nvme(Box::new(volume)))
     }
 
     pub(super) fn read(&mut self, place: u64, bytes: &mut [u8]) -> io::Result<()> {
