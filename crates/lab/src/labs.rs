@@ -83,7 +83,7 @@ macro_rules! labs {
 
 /// All of them, in the order in which they run.
 pub(crate) const LABS: &[Lab] = labs! {
-    Quick "load-clean" kill::clean, "Clients of three nodes at once see one disk, and the copies are equal.";
+    Quick "load-clean" kill::clean, "Clients of three nodes at once, by NBD and NVMe/TCP, see one disk, and the copies are equal.";
     Quick "kill-primary-remote" kill::primary_remote, "The primary's node is killed; clients of the other nodes see no error.";
     Quick "kill-primary-local" kill::primary_local, "The primary's node is killed under its own clients, who go on elsewhere.";
     Quick "kill-replica" kill::replica, "A replica's node is killed; nobody sees an error, and it copies what it missed.";
@@ -98,7 +98,7 @@ pub(crate) const LABS: &[Lab] = labs! {
     Quick "tools-nbd" tools::libnbd, "nbdinfo and nbdcopy, there and back, and the list of exports.";
     Quick "tools-qemu" tools::qemu, "qemu-img converts and compares, qemu-io writes patterns and reads them.";
     Quick "tools-fio" tools::fio, "fio writes at random in 4K, 64K and 1M, and verifies by CRC.";
-    Quick "tools-filesystem" tools::filesystem, "mkfs.ext4, files and fsck through nbdfuse and a loop device, over a fail-over.";
+    Quick "tools-filesystem" tools::filesystem, "mkfs.ext4, files and fsck through nbdfuse and a loop device; the primary is killed meanwhile.";
     Full  "tools-filesystem-512" tools::filesystem_512, "The same on a volume with blocks of 512 bytes.";
     Quick "disk-emptied" disks::emptied, "A replica's file is deleted while its node is down; it is recognised and copied anew.";
     Quick "disk-rolled-back" disks::rolled_back, "A replica's file is replaced by an older copy of itself; it is never trusted.";
