@@ -243,20 +243,22 @@ fn clean(directory: &Path, keep: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Processes whose command line has a word that is, or lies below, `directory`.
+/// Processes whose command line has a word that is, or lies below, `directory`, or that work there: those that a database makes
+/// name themselves otherwise.
 fn processes_of(directory: &Path) -> Vec<Pid> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let own = rustix::process::getpid();
     let wanted = directory.as_os_str().as_encoded_bytes();
-    let named = |pid: &Pid| {
-        let number = pid.as_raw_nonzero();
-        let Ok(line) = fs::read(format!("/proc/{number}/cmdline")) else { return false };
-        *pid != own
-            && !is_zombie(*pid)
-            && line
-                .split(|&byte| byte == 0)
-                .any(|word| word.windows(wanted.len().max(1)).any(|part| part == wanted))
+    let is_named = |pid: &Pid| {
+        let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+        line.split(|&byte| byte == 0)
+            .any(|word| word.windows(wanted.len().max(1)).any(|part| part == wanted))
     };
+    let works_there = |pid: &Pid| {
+        let place = fs::read_link(format!("/proc/{}/cwd", pid.as_raw_nonzero()));
+        place.is_ok_and(|place| place.starts_with(directory))
+    };
+    let named = |pid: &Pid| *pid != own && !is_zombie(*pid) && (is_named(pid) || works_there(pid));
     entries
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw))
