@@ -86,6 +86,7 @@ const WITH_QUORUM: &[&str] = &[
     "sim: every in-sync cache lost",
     "sim: final reads are asked again",
     "sim: forced",
+    "sim: no copy has what was answered from memory",
     "sim: rot on the last good copy is taken back",
     "sim: the last good copy is spared",
     "sim: what a flush failed is gone though a later one said that it was there",
