@@ -292,8 +292,11 @@ impl Cluster {
         Ok(nodes.iter().filter_map(process).collect())
     }
 
-    /// The end of a node's log.
+    /// A node's log, with all that it has said so far.
     pub(crate) fn log(&self, node: &str) -> String {
+        if let Ok(pid) = self.process(node) {
+            tools::wait_logged(pid.as_raw_nonzero().get().unsigned_abs()).ok();
+        }
         fs::read_to_string(self.home(node).join("log")).unwrap_or_default()
     }
 

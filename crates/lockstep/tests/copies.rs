@@ -165,8 +165,8 @@ fn copies_that_went_back_in_time_are_not_told_to_be_in_sync_and_the_newest_is_of
     assert!(cluster.done(&["resource", "list"]).contains("no quorum"));
     assert!(offered_force(&cluster, "c").contains("holds every acknowledged write"));
     assert!(offered_force(&cluster, "a").contains("is lost"));
-    let log = fs::read_to_string(cluster.directory.join("a/log")).unwrap();
-    assert!(log.contains("went back in time"), "{log}");
+    let log = || fs::read_to_string(cluster.directory.join("a/log")).unwrap();
+    cluster.until("a to say so in its log", || log().contains("went back in time"));
     let refused = cluster.ends_with(1, &["resource", "force", "disk", "--node", "a"]);
     assert!(refused.contains("LS-0930") && refused.contains("--node c"), "{refused}");
     let promoted = cluster.ends_with(1, &["resource", "promote", "disk", "--node", "c"]);

@@ -82,8 +82,9 @@ fn copies_that_a_fork_left_out_are_taken_again_at_the_first_try() {
     assert!(hashes.iter().all(|one| *one == hashes[0]), "copies differ: {hashes:?}");
     assert!(!explained(&cluster).contains("left out when"));
     for node in ["a", "b"] {
-        let log = std::fs::read_to_string(cluster.directory.join(node).join("log")).unwrap();
-        assert!(log.contains("gives up its side"), "node {node} says what it did");
+        let log = || std::fs::read_to_string(cluster.directory.join(node).join("log")).unwrap();
+        cluster.until("the node to say what it did", || log().contains("gives up its side"));
+        let log = log();
         assert!(!log.contains("SPLIT BRAIN"), "nobody has to choose: {log}");
     }
 }

@@ -68,10 +68,6 @@ fn resolve(cluster: &Cluster, at: u16, discard: u16) -> Result<(), String> {
     cluster.ask(at, Command::Operation { resource, operation }).map(drop)
 }
 
-fn log(cluster: &Cluster, node: u16) -> String {
-    std::fs::read_to_string(cluster.home(node).join("log")).expect("it has one")
-}
-
 /// Both copies are the same, and hold what `node` wrote alone.
 fn is_history_of(cluster: &Cluster, node: u16) {
     cluster.wait_in_sync(node, "alpha", &[1, 2]);
@@ -100,7 +96,7 @@ fn a_node_goes_on_alone_and_the_other_follows_when_it_is_back() {
     let status = cluster.status(1, "alpha");
     assert_eq!((status.fork, status.split_brain), (0, Vec::new()));
     assert_eq!(status.history.len(), 16, "it has a name: {:?}", status.history);
-    assert!(log(&cluster, 1).contains(&format!("fork: history {}", status.history)));
+    assert!(cluster.log(1).contains(&format!("fork: history {}", status.history)));
 }
 
 #[test]
@@ -141,7 +137,7 @@ fn two_that_went_on_name_each_other_and_the_operator_gives_one_side_up() {
     let resync = status.replicas[0].last_resync.expect("node 2 drove it");
     let copied = resync.copied_bytes;
     assert!((12 * MIB..48 * MIB).contains(&copied), "{copied} bytes were copied");
-    let (said, name) = (log(&cluster, 1), &mine.mine);
+    let (said, name) = (cluster.log(1), &mine.mine);
     let bytes = mine.mine_changed_bytes;
     let goes = format!("gives up its side: {bytes} bytes written here on history {name}");
     assert!(said.contains(&goes), "{said}");

@@ -29,7 +29,7 @@ fn numbered(cluster: &Cluster, number: u64, size: u64, replicas: &[u16]) -> Reso
 /// No session ended because a node did not get to reading what its peer said.
 fn assert_nobody_fell_silent(cluster: &Cluster, nodes: u16) {
     for node in 1..=nodes {
-        let log = std::fs::read_to_string(cluster.home(node).join("log")).expect("a log");
+        let log = cluster.log(node);
         let silent = log.lines().find(|line| line.contains("nothing was heard"));
         assert_eq!(silent, None, "of node {node}");
     }

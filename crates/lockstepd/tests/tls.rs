@@ -166,7 +166,7 @@ fn strangers_are_few_say_little_and_do_not_stay() {
         }
     }
     try_open(&cluster, Some(&guest)).expect("there is room again");
-    let log = std::fs::read_to_string(cluster.home(1).join("log")).unwrap();
+    let log = cluster.log(1);
     assert!(log.contains("are not known yet"), "400 at once are too many");
     assert!(log.contains("opened nothing in time"), "and those that were let wait have to go");
 }

@@ -90,6 +90,22 @@ pub fn wait_for<T>(
     }
 }
 
+/// Waits until a node's process has written to its log all that it has said so far: the thread that does that sleeps then, as it does in one
+/// that is stopped. One that is gone has.
+pub fn wait_logged(pid: u32) -> Outcome<()> {
+    let tasks = PathBuf::from(format!("/proc/{pid}/task"));
+    let writes = |task: PathBuf| {
+        let text = |name: &str| std::fs::read_to_string(task.join(name)).unwrap_or_default();
+        let state = text("stat").rsplit_once(") ").map(|(_, rest)| rest.starts_with(['S', 'T']));
+        text("comm").trim_end() == "log" && state == Some(false)
+    };
+    wait_for("a node's log to be written", TOOL_LIMIT, || {
+        let mut each = std::fs::read_dir(&tasks).into_iter().flatten().flatten();
+        ensure!(!each.any(|task| writes(task.path())), "it is being written");
+        Ok(())
+    })
+}
+
 /// What a program said.
 #[derive(Debug)]
 pub struct Said {

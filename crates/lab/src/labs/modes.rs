@@ -122,7 +122,7 @@ pub(super) fn in_place(bench: &Bench) -> Outcome {
     let path = resource_file(bench, DISK, &members, SIZE_TEXT)?;
     cluster.create(DISK, &["--from", text(&path)])?;
     for node in names {
-        let log = fs::read_to_string(cluster.directory.join(node).join("log"))?;
+        let log = cluster.log(node);
         ensure!(
             log.contains("(memory of this machine"),
             "node {node} does not write it in place:\n{log}"

@@ -171,8 +171,11 @@ impl Cluster {
         std::fs::write(&path, text.replace(from, to)).expect("written");
     }
 
-    /// What a node has logged.
+    /// What a node has logged: all that it has said so far.
     pub(crate) fn log(&self, node: u16) -> String {
+        if let Some(child) = &self.nodes[usize::from(node) - 1] {
+            tools::wait_logged(child.id()).expect("it is written");
+        }
         std::fs::read_to_string(self.home(node).join("log")).expect("a log")
     }
 

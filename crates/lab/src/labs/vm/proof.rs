@@ -81,7 +81,7 @@ pub(in crate::labs) fn proof(bench: &Bench, series: Series, has: Has) -> Outcome
     fs::write(share.join("only"), "")?;
     running.end()?;
     for node in ["a", "b", "c"] {
-        let log = fs::read_to_string(cluster.home(node).join("log"))?;
+        let log = cluster.log(node);
         let told = [&own, &next, &nodes].iter().any(|secret| log.contains(&secret[10..40]));
         ensure!(!told, "node {node} tells a secret in its log");
     }

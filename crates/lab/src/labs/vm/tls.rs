@@ -77,7 +77,7 @@ pub(in crate::labs) fn tls(bench: &Bench, series: Series, has: Has) -> Outcome {
     fs::write(share.join("other"), "")?;
     running.end()?;
     for node in ["a", "b", "c"] {
-        let log = fs::read_to_string(cluster.home(node).join("log"))?;
+        let log = cluster.log(node);
         let told = [&own, &next, &wrong].iter().any(|key| log.contains(&key[16..40]));
         ensure!(!told && log.contains("inside TLS"), "node {node} tells a key, or of no TLS");
     }
