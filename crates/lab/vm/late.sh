@@ -45,16 +45,7 @@ round() {
 }
 round 1 0.1 newer; round 2 0.5 newer; round 3 0.9 newer
 round 4 0.1 0; round 5 0.3 0; round 6 0.1 0.5
-# A verify repairs what differs, and succeeds: what it says is looked at. One that could not compare all is done again.
-verified() {
-    for _ in 1 2 3 4 5 6; do
-        lockstep wait web --for in-sync --timeout 240
-        if lockstep resource verify web --wait > /tmp/verified 2>&1; then break; fi
-        cat /tmp/verified; if grep differed /tmp/verified; then exit 1; fi
-    done
-    cat /tmp/verified; grep "all replicas were compared, and are the same" /tmp/verified
-}
-verified
+. ./verified; verified
 for block in 1 2 3 4 5 6; do holds n $block; done
 nvme disconnect -n $name_of; lockstep device detach web; test ! -e $disk
 if dmesg | grep -iE "i/o error|hung|blocked for more"; then exit 1; fi

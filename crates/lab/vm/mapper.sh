@@ -76,16 +76,7 @@ md5sum /mnt/z.* > /tmp/sum; fstrim -v /mnt; umount /mnt; fsck.ext4 -fn $secret
 # What is on the volume is enciphered; what is below it is where the table says.
 if lockstep device detach web; then echo "a disk that device mapper uses was taken away"; false; fi
 dmsetup remove secret
-# A verify repairs what differs, and succeeds: what it says is looked at. One that could not compare all is done again.
-verified() {
-    for _ in 1 2 3 4 5 6; do
-        lockstep wait web --for in-sync --timeout 240
-        if lockstep resource verify web --wait > /tmp/verified 2>&1; then break; fi
-        cat /tmp/verified; if grep differed /tmp/verified; then exit 1; fi
-    done
-    cat /tmp/verified; grep "all replicas were compared, and are the same" /tmp/verified
-}
-verified
+. ./verified; verified
 lockstep device detach web; lockstep dev down
 one=$( (dd if=/dev/ram0 bs=1M skip=1 count=98 | head -c 102400000; dd if=/dev/ram1 bs=1M skip=2) | head -c 134217728 | md5sum)
 test "$one" = "$(dd if=/dev/ram2 bs=1M count=128 | md5sum)"

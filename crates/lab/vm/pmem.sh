@@ -34,16 +34,7 @@ mount -t ext4 -o dax=always /dev/pmem0 /pmem
 lockstep dev up --detach; lockstep wait web --for in-sync --timeout 240
 for node in a b; do test "$(grep -c "(persistent memory)" /pmem/c/$node/log)" = 2; done
 last=$(cat acknowledged); test "$last" -ge 60
-# A verify repairs what differs, and succeeds: what it says is looked at. One that could not compare all is done again.
-verified() {
-    for _ in 1 2 3 4 5 6; do
-        lockstep wait web --for in-sync --timeout 240
-        if lockstep resource verify web --wait > /tmp/verified 2>&1; then break; fi
-        cat /tmp/verified; if grep differed /tmp/verified; then exit 1; fi
-    done
-    cat /tmp/verified; grep "all replicas were compared, and are the same" /tmp/verified
-}
-verified
+. ./verified; verified
 # The disk that this host had is made again, by what is written down of it.
 lockstep device attach --all; test -b $disk; lockstep device list --output json | grep "\"via\":\"$VIA\""
 fsck.ext4 -fp $disk || test $? = 1

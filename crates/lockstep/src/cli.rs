@@ -53,7 +53,8 @@ pub(crate) struct Global {
     /// Directory of a development cluster (`lockstep dev up`)
     #[arg(long, global = true, env = "LOCKSTEP_DIR", value_name = "DIR", help_heading = "Global")]
     pub(crate) dir: Option<PathBuf>,
-    /// Admin socket of a node; give it once for each node that is to be asked
+    /// Admin socket of a node; give it once for each node that is to be asked [without it and --dir:
+    /// /var/lib/lockstep/admin.sock]
     #[arg(long, global = true, value_name = "SOCKET", help_heading = "Global")]
     pub(crate) admin: Vec<PathBuf>,
     /// Which of several resources of one name: its identity, as `lockstep status` shows it then

@@ -314,8 +314,8 @@ fn start_or_replace(view: &ResourceStatus, node: &str) -> String {
         return start;
     }
     format!(
-        "{start}. If it is lost for good:{}lockstep resource remove-replica {} --node {node}   (then add-replica on another \
-         node: docs/node.md)",
+        "{start}. If it is lost for good:{}lockstep resource remove-replica {} --node {node}   (then add-replica: \
+         docs/operating.md)",
         lost::NEXT_LINE,
         view.name
     )

@@ -448,6 +448,42 @@ fn an_explanation_says_what_is_missing_and_what_to_do() {
 }
 
 #[test]
+fn of_a_split_brain_each_side_can_be_saved_by_the_way_to_it_that_needs_least() {
+    let (tls, unix, plain) =
+        ("nbds://192.0.2.2:10809/disk", "nbd+unix:///disk?socket=/b.sock", "nbd://192.0.2.2/disk");
+    let cases = [
+        (vec![tls, unix, plain], plain.to_owned(), "first saves what b has"),
+        (vec![tls, unix], unix.to_owned(), "first saves what b has; on the machine of b"),
+        (
+            vec![tls],
+            format!("{tls}?tls-certificates=DIR"),
+            "first saves what b has; DIR: of `lockstep client-certificate`",
+        ),
+        (vec![], "nbd://ADDRESS/disk".to_owned(), "first saves what b has"),
+    ];
+    let split = wire::admin::SplitBrain {
+        node: "b".to_owned(),
+        node_id: 2,
+        mine: "1".to_owned(),
+        theirs: "2".to_owned(),
+        mine_since_ms: None,
+        theirs_since_ms: None,
+        mine_changed_bytes: 0,
+        theirs_changed_bytes: None,
+        discarded: false,
+    };
+    for (urls, url, effect) in cases {
+        let mut view = resource();
+        view.volumes.truncate(1);
+        view.volumes[0].nbd = urls.into_iter().map(str::to_owned).collect();
+        let all = views(&[("a", resource()), ("b", view)]);
+        let words = crate::view::split::words(&all, "disk", "a", &split);
+        let saves = (format!("nbdcopy '{url}' disk-on-b.img"), effect.to_owned());
+        assert_eq!(words.commands[0], saves);
+    }
+}
+
+#[test]
 fn a_node_that_was_just_killed_is_not_counted_on_though_the_others_have_not_missed_it() {
     let mut view = resource();
     for replica in &mut view.replicas {

@@ -44,6 +44,9 @@ pub(super) use xfs::xfs;
 const SIZE_MIB: u64 = 256;
 const GROWN_MIB: u64 = 320;
 
+/// What scripts of machines that have nodes share, as the file `verified`.
+const VERIFIED: &str = include_str!("../../vm/verified.sh");
+
 /// Whether a kernel has what a lab is about.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Has {

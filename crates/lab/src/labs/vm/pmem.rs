@@ -4,7 +4,7 @@ use std::fs;
 
 use tools::guest::{Machine, Series};
 
-use super::{By, need_guest, told};
+use super::{By, VERIFIED, need_guest, told};
 use crate::bench::{Bench, Outcome, program, text};
 
 /// What the machine needs, the persistent part included, in MiB.
@@ -18,6 +18,7 @@ pub(in crate::labs) fn pmem(bench: &Bench, series: Series, by: By) -> Outcome {
     let share = bench.directory.join("share");
     fs::create_dir(&share)?;
     fs::write(share.join("run"), include_str!("../../../vm/pmem.sh"))?;
+    fs::write(share.join("verified"), VERIFIED)?;
     for name in ["lockstep", "lockstepd"] {
         fs::copy(program(name)?, share.join(name))?;
     }

@@ -4,7 +4,7 @@ use std::fs;
 
 use tools::guest::Series;
 
-use super::{By, Has, need_guest, told};
+use super::{By, Has, VERIFIED, need_guest, told};
 use crate::bench::{Bench, Outcome, program};
 
 /// What a machine with nodes of its own needs, in MiB.
@@ -53,6 +53,7 @@ fn with_nodes(bench: &Bench, series: Series, script: &str, settings: &str) -> Ou
     fs::create_dir(&share)?;
     fs::write(share.join("run"), script)?;
     fs::write(share.join("settings"), settings)?;
+    fs::write(share.join("verified"), VERIFIED)?;
     for name in ["lockstep", "lockstepd"] {
         fs::copy(program(name)?, share.join(name))?;
     }
