@@ -5,6 +5,8 @@
 
 mod harness;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use harness::{Cluster, content};
 
 const MIB: u64 = 1 << 20;
@@ -125,6 +127,36 @@ fn what_a_client_that_moves_left_in_a_socket_is_not_carried_out_although_its_con
     third.write(4096, &content(4, 4096)).expect("written");
     third.flush().expect("flushed");
     assert!(first.read(0, 4096).expect("read") == content(3, 4096), "an older write came later");
+}
+
+/// The node did not stand still for long, and something was always received of it: only the connection's end tells that it may have
+/// written elsewhere since.
+#[test]
+fn what_a_client_that_moves_left_in_a_socket_is_not_carried_out_once_it_has_gone_however_short_it_lay()
+ {
+    let mut cluster = Cluster::new("moves-soon", 1);
+    cluster.start(1);
+    cluster.create(&cluster.resource("alpha", 8 * MIB, &[1]));
+    let mut first = cluster.open(1, "alpha");
+    first.write(0, &content(1, 4096)).expect("written");
+    let mut moves = cluster.open(1, "alpha?moves");
+    assert!(moves.read(0, 4096).expect("read") == content(1, 4096));
+    // A node that has just been busy does not look at everybody.
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                first.read(4096, 4096).expect("read");
+            }
+        });
+        cluster.signal(1, "STOP");
+        moves.send_write(0, &content(2, 4096));
+        moves.vanish();
+        cluster.signal(1, "CONT");
+        let found = cluster.open(1, "alpha").read(0, 4096);
+        is_over.store(true, Ordering::Relaxed);
+        assert!(found.expect("read") == content(1, 4096), "it was carried out");
+    });
 }
 
 #[test]

@@ -28,7 +28,7 @@ use super::threads::Parcel;
 use super::unread::Unread;
 use super::{Node, Purpose, SENDS_MAX, Work};
 use crate::log::{debug, info, warning_limited};
-use crate::slab::Key;
+use crate::slab::{Key, Slab};
 
 /// Clients of one node, at most, and queues of hosts: what a full hypervisor attaches, twice.
 pub(super) const CLIENTS_MAX: usize = 1024;
@@ -151,6 +151,11 @@ impl Asked {
         self.client == client && !self.is_given_up
     }
 
+    /// Whether nobody waits for it here any more: its client may ask elsewhere.
+    pub(super) fn is_left(&self, clients: &Slab<Client>) -> bool {
+        self.is_given_up || clients.get(self.client).is_none_or(Client::is_ended)
+    }
+
     /// Which piece of its client's requests it is, and how many bytes that reads.
     pub(super) fn reads(&self) -> (Tag, usize) {
         (self.tag, self.reads_bytes as usize)
@@ -230,9 +235,10 @@ impl Client {
         self.unread.is_paused() && self.is_ended()
     }
 
-    /// The same of one that has several ways, when some of it was received: the rest, and its end, may be behind that.
-    fn has_left_behind(&self, now: Instant) -> bool {
-        self.way.is_some() && self.unread.age(now) > Duration(0) && self.is_ended()
+    /// The same of one that has several ways, when some of it was received: its end may be behind that, however short it lay
+    /// there. What another node sent since, for the same client, may have been looked at before.
+    fn has_left_behind(&self) -> bool {
+        self.way.is_some() && self.is_ended()
     }
 
     /// Its connection hears how old may be what it takes next, if it may have been asked elsewhere since.
@@ -243,6 +249,7 @@ impl Client {
         }
     }
 
+    /// Whether nothing more comes of it.
     fn is_ended(&self) -> bool {
         self.socket.as_ref().is_some_and(Socket::is_ended)
     }
@@ -419,7 +426,7 @@ impl Node {
             unreachable!("a receive gives its buffer back")
         };
         client.unread.end(count, now);
-        if client.has_left_behind(now) {
+        if client.has_left_behind() {
             return self.drop_client(key, "the client closed the connection");
         }
         if self.is_unread_too_long(key) {

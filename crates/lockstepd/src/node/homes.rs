@@ -419,6 +419,25 @@ impl Node {
         }
     }
 
+    /// What clients with several ways asked, and found no room before another thread, is not handed over once they have left
+    /// here: they may have asked elsewhere since, and what comes late would count as newer than that.
+    pub(super) fn leave_out_the_late(&mut self) {
+        if !self.threads.holds_parcels() {
+            return;
+        }
+        let (asked, clients) = (&self.asked, &self.clients);
+        let late = self
+            .threads
+            .take_late(|id| asked.get(asker_of(id).1).is_none_or(|asked| asked.is_left(clients)));
+        for id in late {
+            let (_, key) = asker_of(id);
+            if let Some(request) = self.asked.remove(key) {
+                self.answer_client(request, Err(AnswerError::Path), None);
+                self.free_room_of(key);
+            }
+        }
+    }
+
     /// Whether a client may be told something without an error: all threads know that one was, or will before the next loss.
     pub(super) fn may_tell(&mut self, resource: Key) -> bool {
         let untold = self.resources.get(resource).filter(|entry| !entry.told);

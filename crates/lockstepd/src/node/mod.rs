@@ -370,6 +370,9 @@ impl Node {
             // Before anything is looked at that came meanwhile.
             self.look_after_hosts();
             self.look_who_left();
+            // What a client asked by another thread was left here before it can have asked elsewhere, and been answered by what
+            // is among these events.
+            self.take_parcels();
             for event in events.drain(..) {
                 self.on_event(event);
             }
@@ -383,6 +386,7 @@ impl Node {
             }
             self.go_on_stopping();
             self.report();
+            self.leave_out_the_late();
             self.threads.wake();
         }
         Ok(())

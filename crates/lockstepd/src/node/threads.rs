@@ -308,10 +308,32 @@ impl Threads {
         late.is_some_and(|late| !late.contains(&resource))
     }
 
+    /// Puts it before a thread, or behind what waits for room there: that is looked through first (`Node::leave_out_the_late`).
     fn send(&mut self, thread: u16, parcel: Parcel) {
         let place = usize::from(thread);
+        let others_wait = !self.held[place].is_empty();
         self.held[place].push_back(parcel);
-        self.hand_over(place);
+        if !others_wait {
+            self.hand_over(place);
+        }
+    }
+
+    /// Takes out requests of clients with several ways that wait for room, and are late; returns them.
+    pub(super) fn take_late(
+        &mut self,
+        mut is_late: impl FnMut(RequestId) -> bool,
+    ) -> Vec<RequestId> {
+        let mut late = Vec::new();
+        for held in &mut self.held {
+            held.retain(|parcel| match parcel {
+                Parcel::Request { id, request, .. } if request.way.is_some() && is_late(*id) => {
+                    late.push(*id);
+                    false
+                }
+                _ => true,
+            });
+        }
+        late
     }
 
     /// Puts parcels before a thread, as far as there is room.
@@ -669,16 +691,21 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::{Door, Parcel, THREADS_MAX, Threads, place};
-    use base::ResourceId;
-    use std::sync::mpsc::sync_channel;
+    use base::{Duration, HostId, Op, Request, RequestId, ResourceId, Span, VolumeId, Way};
+    use std::sync::mpsc::{Receiver, sync_channel};
     use sys::{Hands, HandsConfig};
 
-    #[test]
-    fn parcels_that_find_no_room_before_a_thread_arrive_later_in_order() {
+    /// One of two threads, and what arrives at the other, before which there is room for two parcels.
+    fn two() -> (Threads, Receiver<Parcel>) {
         let (parcels, theirs) = sync_channel(2);
         let waker = Hands::new(HandsConfig::default()).expect("an engine").waker();
         let door = Door { parcels, waker };
-        let mut threads = Threads::new(0, vec![door.clone(), door], sync_channel(1).1);
+        (Threads::new(0, vec![door.clone(), door], sync_channel(1).1), theirs)
+    }
+
+    #[test]
+    fn parcels_that_find_no_room_before_a_thread_arrive_later_in_order() {
+        let (mut threads, theirs) = two();
         (0..5).for_each(|thread| threads.send(1, Parcel::Settled { thread, late: Vec::new() }));
         let mut came = Vec::new();
         while came.len() < 5 {
@@ -690,6 +717,30 @@ mod tests {
             threads.wake();
         }
         assert_eq!(came, [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn what_found_no_room_is_not_handed_over_before_it_is_looked_whether_it_is_late() {
+        let (mut threads, theirs) = two();
+        let request = |id: u64, way: Option<Way>| {
+            let span = Span::new(0, 8).expect("it has sectors");
+            let (volume, host) = (VolumeId(0), HostId(0));
+            let request =
+                Request { op: Op::Write, volume, span, buffer: None, fua: false, way, host };
+            Parcel::Request { life: 1, shard: 0, id: RequestId(id), request, bytes: None }
+        };
+        let one_of_several = Some(Way { number: 7, stays: Duration(0) });
+        (0..4).for_each(|id| threads.send(1, request(id, one_of_several)));
+        let came = || match theirs.try_recv() {
+            Ok(Parcel::Request { id, .. }) => Some(id.0),
+            _ => None,
+        };
+        assert_eq!([came(), came()], [Some(0), Some(1)]);
+        threads.send(1, request(4, None));
+        assert_eq!(came(), None, "two wait, and were not looked at");
+        assert_eq!(threads.take_late(|id| id.0 != 3), [RequestId(2)]);
+        threads.wake();
+        assert_eq!([came(), came(), came()], [Some(3), Some(4), None]);
     }
 
     #[test]
