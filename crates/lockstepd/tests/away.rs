@@ -339,6 +339,36 @@ fn a_node_that_lies_about_deleted_resources_brings_none_back_by_it() {
     }
 }
 
+/// Where its store is only its own description says.
+#[test]
+fn a_description_that_cannot_be_read_is_not_replaced_by_what_others_know() {
+    let mut cluster = Cluster::new("unreadable", 2);
+    (1..=2).for_each(|node| cluster.start(node));
+    cluster.create(&cluster.resource("alpha", 16 << 20, &[1, 2]));
+    cluster.wait_in_sync(1, "alpha", &[1, 2]);
+    assert!(cluster.stop(2));
+    let path = cluster.home(2).join("resources/alpha.toml");
+    let text = std::fs::read_to_string(&path).expect("it is there");
+    let slip = format!("{text}stroe = \"elsewhere\"\n");
+    std::fs::write(&path, &slip).expect("it is written");
+    cluster.start(2);
+    cluster.wait_for("node 2 to hear of it", || {
+        match cluster.log(2).contains("node n1 has it, and it is refused") {
+            true => Ok(()),
+            false => Err(cluster.log(2)),
+        }
+    });
+    assert_eq!(std::fs::read_to_string(&path).expect("it is there"), slip);
+    let mut again = cluster.resource("alpha", 16 << 20, &[2]);
+    again.id += 1;
+    let refused = cluster.ask(2, Command::ResourceDefine { file: Box::new(again) });
+    assert!(refused.is_err_and(|why| why.contains("LS-0011") && why.contains("left alone")));
+    assert!(cluster.stop(2));
+    std::fs::write(&path, &text).expect("it is written");
+    cluster.start(2);
+    cluster.wait_in_sync(1, "alpha", &[1, 2]);
+}
+
 #[test]
 fn a_node_that_comes_after_a_growth_grants_no_more_room_than_the_others_have() {
     let mut cluster = Cluster::new("room", 3);

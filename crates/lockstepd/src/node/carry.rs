@@ -53,6 +53,7 @@ impl Node {
     pub(super) fn on_install(&mut self, key: Key, configuration: &Configuration) {
         if let Some(resource) = self.resources.get_mut(key) {
             resource.installs += 1;
+            resource.may_have_parted = configuration.may_have_parted();
             let newer = resource.lost < configuration.lost;
             if newer {
                 resource.lost_at = resource.installs;

@@ -18,7 +18,7 @@ use wire::admin::{ResourceFile, decode_line, encode_line};
 
 use super::Node;
 use super::files::remove_files;
-use crate::log::{error, info, warning};
+use crate::log::{error, info, warning, warning_limited};
 
 impl Node {
     /// Whether a resource that a peer has is one to ask about.
@@ -68,7 +68,7 @@ impl Node {
                 self.run_stored(&resource);
             }
             Err(refused) => {
-                warning!("{resource}: node {name} has it, and it is refused: {refused}")
+                warning_limited!("{resource}: node {name} has it, and it is refused: {refused}");
             }
         }
     }

@@ -19,6 +19,7 @@ mod beyond;
 mod buffers;
 mod carry;
 mod clients;
+mod count;
 mod definitions;
 mod deleted;
 mod diary;

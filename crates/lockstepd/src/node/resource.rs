@@ -3,6 +3,7 @@
 //!
 //! Not here: how it comes and goes (`lifecycle`), what its machines ask for (`carry`).
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use replica::{Geometry, Member, Shard};
 use sys::{Account, BufferPool, Room};
 use wire::{Configuration, VolumeEntry};
 
+use super::count::Count;
 use super::diary::Diary;
 use super::disk::{LocalDisk, Part};
 use super::peers::Questions;
@@ -70,6 +72,9 @@ pub(crate) struct Resource {
     /// answered without an error since.
     pub(crate) lost: Epoch,
     pub(crate) told: bool,
+    /// Whether copies may have gone on without each other, as of the newest configuration installed.
+    pub(crate) may_have_parted: bool,
+    counts: RefCell<BTreeMap<(u16, NodeId), Count>>,
     /// Configurations that were installed since its machines began.
     pub(crate) installs: u64,
     /// How many they were when the latest loss of all caches was heard of.
@@ -144,6 +149,8 @@ impl Resource {
             sizes: BTreeMap::new(),
             lost: Epoch(0),
             told: false,
+            may_have_parted: false,
+            counts: RefCell::default(),
             installs: 0,
             lost_at: 0,
             homes: 0,
@@ -244,23 +251,32 @@ impl Resource {
         self.shards.iter().map(status).collect()
     }
 
-    /// Sectors in blocks that were written here and that `node` lacks.
+    /// Sectors in blocks that were written here and that `node` lacks; of large volumes as they were counted a while ago.
     pub(crate) fn changed_sectors(&self, node: NodeId) -> u64 {
-        let changed = |seat: &Seat| match seat {
-            Seat::Here(shard) => shard.changed_sectors(node),
+        let changed = |(number, seat): (u16, &Seat)| match seat {
+            Seat::Here(shard) => self.counted(number, shard, node, false),
             Seat::There(sight) => sight.changed.get(&node).copied().unwrap_or_default(),
         };
-        self.shards.iter().map(changed).sum()
+        (0..).zip(&self.shards).map(changed).sum()
     }
 
-    /// How the shards of this thread are, for the first.
-    pub(crate) fn sights(&self) -> Vec<(u16, Sight)> {
-        let sight = |shard: &Shard| {
-            let nodes = self.nodes.iter();
-            let changed = nodes.map(|&node| (node, shard.changed_sectors(node)));
-            Sight { status: shard.status(), changed: changed.collect() }
+    /// The same of one shard; the present number, if it is wanted and does not take long.
+    fn counted(&self, number: u16, shard: &Shard, node: NodeId, is_wanted: bool) -> u64 {
+        let mut counts = self.counts.borrow_mut();
+        let count = counts.entry((number, node)).or_default();
+        count.sectors(is_wanted, sys::clock, || shard.changed_sectors(node))
+    }
+
+    /// How the shards of this thread are, for the first. What others lack is of interest only where they may have gone on by
+    /// themselves; the present number, where an end is told.
+    pub(crate) fn sights(&self, is_end: bool) -> Vec<(u16, Sight)> {
+        let nodes = if self.may_have_parted { &self.nodes[..] } else { &[] };
+        let sight = |(number, shard): (u16, &Shard)| {
+            let changed =
+                nodes.iter().map(|&node| (node, self.counted(number, shard, node, is_end)));
+            (number, Sight { status: shard.status(), changed: changed.collect() })
         };
-        self.here().map(|(number, shard)| (number, sight(shard))).collect()
+        self.here().map(sight).collect()
     }
 
     /// The shard that serves a span, which lies in one extent.

@@ -207,7 +207,13 @@ impl Node {
             }
             // A disk that hangs holds up nobody but itself.
             let patience = limit.since(self.hands.now_fresh()).min(DISK_LIMIT);
-            let Ok(mut blocking) = Blocking::with_patience(patience) else { return };
+            let mut blocking = match Blocking::with_patience(patience) {
+                Ok(blocking) => blocking,
+                Err(why) => {
+                    warning!("{}: it is left as after a crash: {why}", self.name_of(key));
+                    continue;
+                }
+            };
             let Some(resource) = self.resources.get_mut(key) else { continue };
             let Some(disk) = resource.disk.as_mut() else { continue };
             if let Err(errno) = close(&mut blocking, disk) {

@@ -630,19 +630,22 @@ impl Node {
         self.tell_all_resources();
     }
 
-    /// The first thread is to see how the shards of a resource are; now, or when it is time.
-    pub(super) fn show(&mut self, key: Key, at_once: bool) {
+    /// The first thread is to see how the shards of a resource are; now, since an end is told, or when it is time.
+    pub(super) fn show(&mut self, key: Key, is_end: bool) {
         if self.threads.is_first() {
             return;
         }
-        if !at_once {
-            self.threads.unseen.insert(key);
-            let next = self.hands.now() + SIGHT_EVERY;
-            self.threads.sight_at.get_or_insert(next);
-            return;
+        if is_end {
+            return self.show_now(key, true);
         }
+        self.threads.unseen.insert(key);
+        let next = self.hands.now() + SIGHT_EVERY;
+        self.threads.sight_at.get_or_insert(next);
+    }
+
+    fn show_now(&mut self, key: Key, is_end: bool) {
         let Some(resource) = self.resources.get(key) else { return };
-        for (shard, sight) in resource.sights() {
+        for (shard, sight) in resource.sights(is_end) {
             let parcel = Parcel::Sight { life: resource.life, shard, sight: Box::new(sight) };
             self.threads.send(0, parcel);
         }
@@ -672,7 +675,7 @@ impl Node {
         if self.threads.sight_at.is_some_and(|at| at <= self.hands.now()) {
             self.threads.sight_at = None;
             while let Some(key) = self.threads.unseen.pop_first() {
-                self.show(key, true);
+                self.show_now(key, false);
             }
         }
         // While something waits for room before others it is not over, and may still take and confirm a peer's write.

@@ -297,6 +297,12 @@ impl Node {
         let now = self.hands.now();
         let Some(client) = self.clients.get_mut(key) else { return };
         let Some(disk) = client.connection.vhost() else { return };
+        if let Err(errno) = event.result
+            && errno != Errno::CANCELED
+        {
+            // Nobody would hear of what it asks for by this queue; it may connect anew.
+            return self.drop_client(key, &format!("its queue cannot be watched: {errno}"));
+        }
         if event.result.is_err() || !disk.kicked(queue, &kick) {
             return;
         }

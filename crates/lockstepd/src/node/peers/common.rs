@@ -422,9 +422,7 @@ impl Node {
                     return self.end_connection(key, "it lists resources without end", true);
                 };
                 if is_whole {
-                    let theirs: Vec<ResourceId> =
-                        connection.common.theirs.keys().copied().collect();
-                    for id in theirs {
+                    for id in self.left_over_of(key) {
                         self.note_there(id, Some(peer));
                     }
                     self.show_vouchers_of_fresh(key);
@@ -477,14 +475,25 @@ impl Node {
         else {
             return;
         };
+        // Of thousands most are known, and whether one was deleted is a longer question.
+        let ours: BTreeSet<u64> = self.known.values().map(|known| known.file.id).collect();
         let theirs = connection.common.theirs.keys().copied();
-        let unknown: Vec<ResourceId> = theirs.filter(|&id| self.is_unheard_of(id)).collect();
+        let unknown = theirs.filter(|id| !ours.contains(&id.0));
+        let unknown: Vec<ResourceId> = unknown.filter(|&id| self.is_unheard_of(id)).collect();
         for resource in unknown {
             let Some(connection) = self.peers.connections.get_mut(key) else { return };
             if connection.common.asked.insert(resource) {
                 self.send_node(key, &NodeMessage::Describe { resource });
             }
         }
+    }
+
+    /// What the peer lists of that of which somebody said that it is deleted.
+    fn left_over_of(&self, key: Key) -> Vec<ResourceId> {
+        let Some(connection) = self.peers.connections.get(key) else { return Vec::new() };
+        let left = self.known.values().filter(|known| !known.left_over.is_empty());
+        let left = left.map(|known| ResourceId(known.file.id));
+        left.filter(|id| connection.common.theirs.contains_key(id)).collect()
     }
 
     /// First connections with peers that have proved who they are: in these nodes speak as such.

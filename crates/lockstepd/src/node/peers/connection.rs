@@ -20,6 +20,9 @@ use crate::node::threads::Parcel;
 use crate::node::{Node, Purpose, SENDS_MAX};
 use crate::slab::Key;
 
+/// Why a session ends is not said behind more than this.
+const GOODBYE_BEHIND_BYTES: u64 = 1 << 20;
+
 /// A connection with another node, or one that may become that.
 pub(in crate::node) struct Connection {
     socket: Socket,
@@ -379,10 +382,13 @@ impl Node {
         {
             peer.heard = peer.heard.max(Some(connection.heard));
         }
-        if let Some(link) = connection.link.as_mut() {
+        let (leads, ready) = (connection.node.zip(Some(connection.stream)), connection.ready);
+        // Behind much that lies here for a peer that takes nothing it would come too late, and all that would be enciphered for
+        // nobody.
+        let comes_too_late = ready && connection.waiting_bytes() > GOODBYE_BEHIND_BYTES;
+        if let Some(link) = connection.link.as_mut().filter(|_| !comes_too_late) {
             link.goodbye(if fault { GoodbyeReason::Fault } else { GoodbyeReason::Replaced });
         }
-        let (leads, ready) = (connection.node.zip(Some(connection.stream)), connection.ready);
         connection.early.clear();
         let claims = connection.link.as_ref().and_then(|link| match link.peer() {
             Some(link::Peer::Node(node)) => Some(*node),
@@ -414,7 +420,9 @@ impl Node {
             let bundle = way.bundle;
             self.report_ended(node, (stream, bundle), ready, why);
         }
-        self.send_to_peer(key);
+        if !comes_too_late {
+            self.send_to_peer(key);
+        }
         // Who was never let in shall learn why; who was must be gone before a newer session begins.
         let unsent = self.peers.connections.get(key).map_or(0, |connection| connection.unsent);
         if ready || unsent == 0 {
