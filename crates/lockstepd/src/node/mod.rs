@@ -5,8 +5,8 @@
 //! are to get; compute when time alone will change something. Everything queued in a turn leaves with
 //! the next wait, in one submission.
 //!
-//! Always: nothing here decides about replication; no call in a turn waits for a disk or a peer, what
-//! would is a job of the `helper`; a disk that hangs has failed (`late`).
+//! Always: nothing here decides about replication; no call in a turn waits for a peer, or for a disk with
+//! a volume; what would is a job of the `helper`; a disk that hangs has failed (`late`). The node's own small files are written in a turn.
 //!
 //! Not here: one file each: outputs (`carry`), the disk (`disk`), NBD clients (`clients`; of further threads: `homes`), disks of this host (`ublk`), disks of its machines (`vhost`), listeners that fail (`doors`), other nodes
 //! (`peers`), who this node is (`identity`), the operator (`admin`), coming and going of resources
@@ -95,6 +95,7 @@ use stop::Stopping;
 use threads::{Parcel, Threads};
 use ublk::Ublk;
 use vhost::Machines;
+use vouchers::Unsaid;
 
 /// Signals that are heard: SIGINT and SIGTERM end the node in good order, SIGHUP is as a reload.
 const SIGNALS: [i32; 3] = [2, 15, RELOAD_SIGNAL];
@@ -213,6 +214,7 @@ pub(crate) struct Node {
     clients: Slab<Client>,
     asked: Slab<Asked>,
     visitors: Visitors,
+    unsaid: Unsaid,
     doors: Doors,
     /// Clients that may have something to send or receive.
     restless: Vec<Key>,
@@ -328,6 +330,7 @@ impl Node {
             clients: Slab::default(),
             asked: Slab::default(),
             visitors: Visitors::default(),
+            unsaid: Unsaid::default(),
             doors: Doors::default(),
             restless: Vec::new(),
             hunger: Hunger::default(),
@@ -403,6 +406,7 @@ impl Node {
         self.open_doors();
         self.send_stalled_away();
         self.look_for_machines();
+        self.go_on_vouching();
         // Before looking who may go on: steps give buffers back.
         self.step_all();
         self.stir_starved_clients();
@@ -463,6 +467,7 @@ impl Node {
             self.hosts.wake_at(),
             self.ublk.wake_at(),
             self.machines.wake_at(),
+            self.unsaid_wake_at(),
             stop,
         ];
         first.into_iter().chain(others.into_iter().flatten()).min().map(|time| time.since(now))

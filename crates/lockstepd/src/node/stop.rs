@@ -65,6 +65,7 @@ impl Node {
         let now = self.hands.now();
         let phase = if graceful { Phase::Demoting } else { Phase::Over };
         self.stopping = Some(Stopping { phase, until: now + STOP_LIMIT, look: now });
+        self.save_rosters();
         self.give_up_long();
         if !graceful {
             return;

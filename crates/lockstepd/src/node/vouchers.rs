@@ -11,9 +11,10 @@
 //!
 //! Not here: which word counts (`roster`), signatures (`link`), bytes (`wire`).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use base::{NodeId, ResourceId};
+use base::{Instant, NodeId, ResourceId};
 use wire::admin::FileNode;
 use wire::{
     Configuration, DecodeError, NodeMessage, SignedVoucher, VOUCHER_CERTIFICATE_BYTES_MAX,
@@ -25,6 +26,22 @@ use super::admission::without;
 use super::lifecycle::Known;
 use super::roster::Roster;
 use crate::log::{debug, info, warning};
+
+/// What is to be signed or written when there is time: one in each turn, for each is a wait for a disk, and a resource has at
+/// least one.
+#[derive(Debug, Default)]
+pub(super) struct Unsaid {
+    /// Resources of which this node's certificate is to sign anew what it knows.
+    unsigned: BTreeSet<String>,
+    /// Rosters that are not on the disk as they are: of what follows from nothing, and would be shown again.
+    unsaved: BTreeSet<String>,
+}
+
+impl Unsaid {
+    fn is_empty(&self) -> bool {
+        self.unsigned.is_empty() && self.unsaved.is_empty()
+    }
+}
 
 /// What is wrong with a voucher that no honest node shows: it would have looked at it first.
 pub(super) type Fault = &'static str;
@@ -60,7 +77,9 @@ impl Node {
         })
     }
 
-    fn save_roster(&self, known: &Known) {
+    fn save_roster(&mut self, name: &str) {
+        self.unsaid.unsaved.remove(name);
+        let Some(known) = self.known.get(name) else { return };
         let id = ResourceId(known.file.id);
         let path = Roster::path(&self.config.directory, id);
         if let Err(why) = known.roster.write(&path, self.config.node, id) {
@@ -77,8 +96,7 @@ impl Node {
     pub(super) fn note_standing(&mut self, name: &str, node: NodeId, admitted: bool) {
         let Some(known) = self.known.get_mut(name) else { return };
         known.roster.change(node, admitted);
-        let known = &self.known[name];
-        self.save_roster(known);
+        self.save_roster(name);
     }
 
     /// Signs what this node knows of a resource's nodes, if it is a member and has not said so, and tells it.
@@ -110,17 +128,35 @@ impl Node {
         if let Some(known) = self.known.get_mut(name) {
             known.roster.said(voucher, signed.clone());
         }
-        self.save_roster(&self.known[name]);
+        self.save_roster(name);
         self.spread_voucher(name, &signed, None);
     }
 
     /// This node's certificate is a new one: what it has said is signed anew.
     pub(super) fn vouch_anew(&mut self) {
         let said = self.known.iter().filter(|(_, known)| !known.roster.is_blank());
-        let names: Vec<String> = said.map(|(name, _)| name.clone()).collect();
-        for name in names {
+        self.unsaid.unsigned.extend(said.map(|(name, _)| name.clone()));
+    }
+
+    /// Goes on with what is to be signed and written, one resource at a time.
+    pub(super) fn go_on_vouching(&mut self) {
+        if let Some(name) = self.unsaid.unsigned.pop_first() {
             self.vouch(&name);
+        } else if let Some(name) = self.unsaid.unsaved.pop_first() {
+            self.save_roster(&name);
         }
+    }
+
+    /// Writes all that waits for it.
+    pub(super) fn save_rosters(&mut self) {
+        while let Some(name) = self.unsaid.unsaved.pop_first() {
+            self.save_roster(&name);
+        }
+    }
+
+    /// At once, while anything is left.
+    pub(super) fn unsaid_wake_at(&self) -> Option<Instant> {
+        (!self.unsaid.is_empty()).then(|| self.hands.now())
     }
 
     /// Tells a voucher to all nodes of a resource that are connected, but not to who has shown it.
@@ -187,7 +223,7 @@ impl Node {
         let Some(known) = self.known.get_mut(&name) else { return Ok(()) };
         if !counts {
             known.roster.keep(voucher, signed);
-            self.save_roster(&self.known[&name]);
+            self.unsaid.unsaved.insert(name);
             return Ok(());
         }
         let heard = known.roster.hear(voucher, signed.clone(), configuration.as_deref());
@@ -195,10 +231,12 @@ impl Node {
             warning!("{name}: what {whose} has signed is not believed: its numbers are absurd");
             return Ok(());
         };
-        self.save_roster(&self.known[&name]);
         if new {
+            self.save_roster(&name);
             self.settle_roster(&name);
             self.vouch(&name);
+        } else {
+            self.unsaid.unsaved.insert(name.clone());
         }
         self.spread_voucher(&name, &signed, Some(peer));
         Ok(())
