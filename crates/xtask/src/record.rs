@@ -5,6 +5,8 @@
 //!
 //! Not here: what is worth recording; nothing is recorded unasked.
 
+mod again;
+
 use crate::project::Project;
 use crate::steps::revision;
 use std::collections::BTreeMap;
@@ -64,13 +66,19 @@ pub(crate) fn record(project: &Project, words: &[String]) -> bool {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let seconds = begun.elapsed().as_secs();
     let ended = if passed { "passed" } else { "FAILED" };
-    let section = format!(
-        "## `cargo xtask {}`\n\nRevision {revision}, {cores} cores, {seconds} s with the build: {ended}.\n\n```text\n{printed}```\n{}",
-        words.join(" "),
-        if kind == "scenarios" { areas(printed) } else { String::new() }
-    );
     let path = project.root.join(PAGE);
     let page = fs::read_to_string(&path).unwrap_or_else(|_| HEAD.to_owned());
+    let whole = || {
+        format!(
+            "## `cargo xtask {}`\n\nRevision {revision}, {cores} cores, {seconds} s with the build: {ended}.\n\n```text\n{printed}```\n{}",
+            words.join(" "),
+            if kind == "scenarios" { areas(printed) } else { String::new() }
+        )
+    };
+    let merged = (kind == "alarm")
+        .then(|| again::merged(project, &page, words, &revision, printed))
+        .flatten();
+    let section = merged.unwrap_or_else(whole);
     if let Err(error) = fs::write(&path, replaced(&page, kind, &section)) {
         eprintln!("record: {}: {error}", path.display());
         return false;
@@ -140,9 +148,7 @@ fn replaced(page: &str, kind: &str, section: &str) -> String {
     let head = parts.next().unwrap_or_default().trim_end();
     let mut sections: Vec<(usize, String)> = parts
         .filter_map(|part| {
-            let words: Vec<String> =
-                part.split('`').next()?.split(' ').map(str::to_owned).collect();
-            let old = kind_of(&words).filter(|old| *old != kind)?;
+            let old = kind_of(&words_of(part)).filter(|old| *old != kind)?;
             Some((place_of(old), format!("## `cargo xtask {}", part.trim_end())))
         })
         .collect();
@@ -155,6 +161,11 @@ fn replaced(page: &str, kind: &str, section: &str) -> String {
     }
     text.push('\n');
     text
+}
+
+/// The words of the command that a section is of.
+fn words_of(section: &str) -> Vec<String> {
+    section.split('`').next().unwrap_or_default().split(' ').map(str::to_owned).collect()
 }
 
 fn place_of(kind: &str) -> usize {
