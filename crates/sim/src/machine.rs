@@ -214,6 +214,9 @@ impl World {
                 if let Some((_, wish)) = self.wishes.remove(&id) {
                     self.note(node, || format!("operation {wish} ended: {result:?}"));
                     self.ended = Some(result);
+                    if wish.starts_with("Resolve") {
+                        self.has_resolved(result);
+                    }
                     // "It may have come about" is no refusal.
                     let refused = result.is_err_and(|error| error != OperationError::MayHaveForked);
                     self.oracle.force_refused |= wish == "Force" && refused;

@@ -23,6 +23,7 @@ use crate::plan::{Plan, Role};
 use crate::queue::{MILLI, SECOND, Time};
 use crate::world::{Event, LIVENESS, World, node_index};
 use base::{Ballot, Epoch, NodeId, Op, RequestId, Span};
+use replica::door::OperationError;
 use replica::{Operation, ShardInput, ToShard};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::{AfterSplitBrain, Configuration, MemberKind, Quorum, ShardMessage};
@@ -75,6 +76,9 @@ pub(crate) struct Sides {
     named: bool,
     /// When an operator looks again.
     patient_until: Time,
+    /// Whose side an operator said is to be discarded, and who of the other side was named as the one to ask, if another was asked.
+    discarded: Option<NodeId>,
+    sent_to: Option<NodeId>,
     /// Nodes whose clients leave, because their side was given up.
     pub(crate) leaving: BTreeSet<usize>,
     /// Clients that each member knows of.
@@ -560,15 +564,20 @@ impl World {
             return;
         }
         if !mutual.is_empty() {
-            // Of a side only the node that is primary can go on, if there is one: who was told so asks elsewhere.
+            sides.patient_until = now + 3 * SECOND;
+            // Of a side only the node that is primary can go on, if there is one: who was told so asks there.
+            if let (Some(at), Some(discard)) = (sides.sent_to.take(), sides.discarded) {
+                self.mark("sim: an operator ends a split brain where he was sent to");
+                return self.resolve(node_index(at), discard);
+            }
             let draw = self.random.below(mutual.len() as u64);
             let (one, other) = mutual[usize::try_from(draw).expect("few nodes")];
-            sides.patient_until = now + 3 * SECOND;
             let (at, discard) = if self.random.once_in(2) { (one, other) } else { (other, one) };
             if self.plan.roles[at] != Role::Replica || self.plan.roles[discard] != Role::Replica {
                 return;
             }
             let discard = self.nodes[discard].id;
+            sides.discarded = Some(discard);
             self.mark("sim: an operator ends a split brain");
             return self.resolve(at, discard);
         }
@@ -604,6 +613,13 @@ impl World {
     /// An operator says whose side is to go on.
     pub(crate) fn resolve(&mut self, at: usize, discard: NodeId) {
         self.want(at, Operation::Resolve { discard });
+    }
+
+    /// What an operator was told when a side was to be discarded.
+    pub(crate) fn has_resolved(&mut self, result: Result<(), OperationError>) {
+        if let (Some(sides), Err(OperationError::OtherPrimary(node))) = (&mut self.sides, result) {
+            sides.sent_to = Some(node);
+        }
     }
 
     /// Replicas that are no members any more are added again, where somebody is primary.

@@ -98,6 +98,7 @@ const WITHOUT_QUORUM: &[&str] = &[
     "sim: a side was given up",
     "sim: a split brain is named by both sides",
     "sim: an operator ends a split brain",
+    "sim: an operator ends a split brain where he was sent to",
 ];
 
 /// What a campaign may do without, of either kind, and why.
