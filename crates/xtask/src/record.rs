@@ -50,6 +50,15 @@ pub(crate) fn record(project: &Project, words: &[String]) -> bool {
         eprintln!("record: one of {} is recorded", KINDS.join(", "));
         return false;
     };
+    let path = project.root.join(PAGE);
+    let page = fs::read_to_string(&path).unwrap_or_else(|_| HEAD.to_owned());
+    let old = match again::section(project, &page, words) {
+        Ok(old) => old,
+        Err(why) => {
+            eprintln!("record: {why}");
+            return false;
+        }
+    };
     // Before it: what is committed meanwhile was not run.
     let revision = revision(project, "HEAD");
     let begun = Instant::now();
@@ -66,19 +75,14 @@ pub(crate) fn record(project: &Project, words: &[String]) -> bool {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let seconds = begun.elapsed().as_secs();
     let ended = if passed { "passed" } else { "FAILED" };
-    let path = project.root.join(PAGE);
-    let page = fs::read_to_string(&path).unwrap_or_else(|_| HEAD.to_owned());
-    let whole = || {
-        format!(
+    let section = match old.and_then(|old| again::with_rows(old, &revision, printed)) {
+        Some(section) => section,
+        None => format!(
             "## `cargo xtask {}`\n\nRevision {revision}, {cores} cores, {seconds} s with the build: {ended}.\n\n```text\n{printed}```\n{}",
             words.join(" "),
             if kind == "scenarios" { areas(printed) } else { String::new() }
-        )
+        ),
     };
-    let merged = (kind == "alarm")
-        .then(|| again::merged(project, &page, words, &revision, printed))
-        .flatten();
-    let section = merged.unwrap_or_else(whole);
     if let Err(error) = fs::write(&path, replaced(&page, kind, &section)) {
         eprintln!("record: {}: {error}", path.display());
         return false;

@@ -1,5 +1,5 @@
 //! Canaries that were planted again by name: their rows replace those that `docs/results.md` has of them, for all of them take an
-//! hour and more. Only where nothing but canaries has changed since: else the section is replaced as a whole.
+//! hour and more. Only where nothing but canaries has changed since.
 //!
 //! Not here: what a canary is (`sim`).
 
@@ -15,30 +15,41 @@ const SOURCES: &[&str] = &[
     "crates/replica",
     "crates/sim",
     ":(exclude)crates/sim/canaries",
+    ":(exclude,glob)crates/wire/src/admin/**",
+    ":(exclude)crates/wire/src/admin.rs",
     "Cargo.lock",
 ];
 
-/// What the page says of the alarm, with these rows in it; `None` if they are all there is to say.
-pub(super) fn merged(
+/// What the page says of the alarm already, if `words` name canaries, whose rows are to replace those there.
+///
+/// # Errors
+/// It says nothing of all of them, or what they are planted in has changed since: then one of them says nothing of the others.
+pub(super) fn section<'a>(
     project: &Project,
-    page: &str,
+    page: &'a str,
     words: &[String],
-    revision: &str,
-    printed: &str,
-) -> Option<String> {
-    let names = words.iter().skip(1).any(|word| !word.starts_with('-'));
-    let section = page.split("\n## `cargo xtask ").find(|part| words_of(part) == ["alarm"])?;
-    let of = section.split("Revision ").nth(1)?.split([',', ' ']).next()?;
-    let is_same = |of: &str| {
-        let mut git = Command::new("git");
-        git.current_dir(&project.root).args(["diff", "--stat", of, "--"]).args(SOURCES);
-        output(&mut git).is_ok_and(|changed| changed.trim().is_empty())
-    };
-    (names && is_same(of)).then(|| with_rows(section, revision, printed)).flatten()
+) -> Result<Option<&'a str>, String> {
+    let (first, rest) = words.split_first().ok_or("no command")?;
+    if first != "alarm" || rest.iter().all(|word| word.starts_with('-')) {
+        return Ok(None);
+    }
+    let mut sections = page.split("\n## `cargo xtask ");
+    let section = sections
+        .find(|part| words_of(part) == ["alarm"])
+        .ok_or("no canary was recorded yet: record them all first")?;
+    let of = section.split("Revision ").nth(1).and_then(|rest| rest.split([',', ' ']).next());
+    let of = of.ok_or("the page does not say at which revision the others were found")?;
+    let mut git = Command::new("git");
+    git.current_dir(&project.root).args(["diff", "--stat", of, "--"]).args(SOURCES);
+    let changed = output(&mut git)?;
+    match changed.trim() {
+        "" => Ok(Some(section)),
+        changed => Err(format!("record all canaries: since {of} has changed\n{changed}")),
+    }
 }
 
 /// A section whose rows of the same names are these, and which says so.
-fn with_rows(section: &str, revision: &str, printed: &str) -> Option<String> {
+pub(super) fn with_rows(section: &str, revision: &str, printed: &str) -> Option<String> {
     let is_row = |line: &&str| !line.is_empty() && !line.starts_with('{');
     let name = |line: &str| line.split(' ').next().unwrap_or_default().to_owned();
     let (head, rest) = section.split_once("```text\n")?;
