@@ -183,6 +183,13 @@ fn position(offset: u64, done: usize) -> u64 {
     offset + u64::try_from(done).expect("a length in memory fits in 64 bits")
 }
 
+/// An offset as the kernel is told it. One beyond what it can have is a negative one to it, which it refuses, but for -1: that
+/// is wherever the file was left by what came before.
+pub(crate) fn known_place(offset: u64) -> u64 {
+    const NEGATIVE: u64 = 1 << 63;
+    if offset < NEGATIVE { offset } else { NEGATIVE }
+}
+
 impl Operation {
     /// Whether it is one on a file.
     pub(crate) fn is_on_file(&self) -> bool {

@@ -432,6 +432,28 @@ fn a_read_beyond_the_end_and_a_write_to_nowhere_are_errors() {
 }
 
 #[test]
+fn an_offset_that_no_file_has_is_refused_and_is_not_where_the_file_was_left() {
+    on_both(|hands| {
+        let scratch = Scratch::new();
+        let path = scratch.0.join("file");
+        std::fs::write(&path, vec![1; 8192]).unwrap();
+        let options = OpenOptions { access: Access::ReadWrite, ..Default::default() };
+        let file = File::open(&path, options).unwrap();
+        let pool = BufferPool::new(1 << 20);
+        for offset in [u64::MAX, u64::MAX - 4095, 1 << 63] {
+            let zeroes = Piece::from(pool.take_zeroed(4096).unwrap());
+            hands.write(1, &file, offset, zeroes, false);
+            assert_eq!(one(hands).result, Err(Errno::INVALID), "{offset:#x}");
+            hands.read(2, &file, offset, pool.take(4096).unwrap(), 0..4096);
+            assert_eq!(one(hands).result, Err(Errno::INVALID), "{offset:#x}");
+            hands.zero(3, &file, offset, 4096, true, false);
+            assert_eq!(one(hands).result, Err(Errno::INVALID), "{offset:#x}");
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), vec![1; 8192]);
+    });
+}
+
+#[test]
 fn zeroes_are_written_where_nothing_cheaper_works() {
     let mut zeroing = crate::operation::Zeroing {
         token: 1,

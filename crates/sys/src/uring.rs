@@ -16,7 +16,7 @@ use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, cqueue, opcode, squeue};
 
 use crate::errno::Errno;
-use crate::operation::{Completion, QUIET, Start, Step};
+use crate::operation::{Completion, QUIET, Start, Step, known_place};
 use crate::wake::Waker;
 
 /// Marks the completion of the read by which wakers end a wait.
@@ -168,15 +168,16 @@ impl Uring {
                 opcode::Read::new(fd, at, length).offset(u64::MAX).build()
             }
             Step::Read { at, length, offset } => {
-                opcode::Read::new(fd, at, length).offset(offset).build()
+                opcode::Read::new(fd, at, length).offset(known_place(offset)).build()
             }
             Step::Write { at, length, offset, durable } => {
                 let flags = if durable { libc::RWF_DSYNC } else { 0 };
+                let offset = known_place(offset);
                 opcode::Write::new(fd, at, length).offset(offset).rw_flags(flags).build()
             }
             Step::Sync => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
             Step::Space { mode, offset, length } => {
-                opcode::Fallocate::new(fd, length).offset(offset).mode(mode).build()
+                opcode::Fallocate::new(fd, length).offset(known_place(offset)).mode(mode).build()
             }
         }
     }

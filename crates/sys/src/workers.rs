@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::device::disk_of;
 use crate::errno::{Errno, check_count};
-use crate::operation::{Completion, Start, Step};
+use crate::operation::{Completion, Start, Step, known_place};
 use crate::wake::Waker;
 
 /// Steps of one disk at once: enough to keep it busy at moderate depth; this engine is not the fast one. As many threads stay
@@ -218,8 +218,7 @@ fn block_all_signals() {
 }
 
 fn signed(offset: u64) -> i64 {
-    // A negative offset is refused by the kernel, as one beyond its limit should be.
-    i64::try_from(offset).unwrap_or(-1)
+    i64::from_ne_bytes(known_place(offset).to_ne_bytes())
 }
 
 /// Does one step, blocking; answers as io_uring would.
