@@ -214,7 +214,8 @@ impl Uring {
             Some(limit) => Some(limit.min(QUIET)),
             None => Some(QUIET),
         };
-        self.enter(limit, !done.is_empty())?;
+        // A call that was seen above has no read behind it: it ends this turn, and the next has one again.
+        self.enter(limit, !done.is_empty() || !self.armed)?;
         self.collect(done);
         if !self.quiet.is_empty() && self.has_told_all() {
             // Before what they may have been the cause of.
@@ -397,9 +398,41 @@ pub fn io_uring_lacks() -> Result<Vec<&'static str>, Errno> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
     use io_uring::Probe;
 
     use super::{NEEDED, Uring, io_uring_lacks, lacking_of};
+    use crate::operation::{Start, Step};
+    use crate::wake::Waker;
+
+    #[test]
+    fn a_call_that_is_seen_while_a_large_batch_is_submitted_ends_the_turn() {
+        let (ends, ended) = channel();
+        std::thread::spawn(move || {
+            let mut engine = match Uring::new(8) {
+                Ok(engine) => engine,
+                Err(errno) => {
+                    println!("NOT RUN: {errno}");
+                    return ends.send(());
+                }
+            };
+            let mut done = Vec::new();
+            engine.turn(Some(base::Duration(0)), &mut done).expect("a ring takes turns");
+            engine.waker().wake();
+            let silent = Waker::new(false).expect("an eventfd");
+            let (fd, identity) = (silent.signal().number(), silent.signal().identity());
+            for slot in 0..32 {
+                engine.start(Start { slot, fd, identity, step: Step::Ready });
+            }
+            // Without an end.
+            engine.turn(None, &mut done).expect("a ring takes turns");
+            assert!(done.is_empty());
+            ends.send(())
+        });
+        assert_eq!(ended.recv_timeout(Duration::from_secs(20)), Ok(()));
+    }
 
     #[test]
     fn what_a_kernel_does_not_tell_that_it_has_is_named() {
