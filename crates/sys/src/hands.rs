@@ -172,7 +172,7 @@ impl Engine {
         }
     }
 
-    fn cancel(&mut self, slot: usize, descriptor: &Descriptor) {
+    pub(crate) fn cancel(&mut self, slot: usize, descriptor: &Descriptor) {
         match self {
             Engine::Uring(uring) => uring.cancel(slot),
             Engine::Epoll(epoll) => epoll.cancel(slot, descriptor),
@@ -214,6 +214,8 @@ pub(crate) struct Slot {
     pub(crate) operation: Option<Operation>,
     /// Its socket was closed: no further step is started.
     pub(crate) cancelled: bool,
+    /// How often the kernel gave a step of it up before it began.
+    pub(crate) given_up: u32,
     /// How many looks at what takes long there had been when it began.
     looks: u64,
 }
@@ -245,6 +247,8 @@ pub struct Hands {
     /// Looks so far at what takes long on files, and when the next one is due. Nothing is looked at where nothing is under way.
     looks: u64,
     look_at: Instant,
+    /// Slots of operations on files whose step begins again with the next look.
+    pub(crate) put_off: Vec<usize>,
     /// By descriptor number.
     pub(crate) streams: Vec<Stream>,
     /// Numbers of the streams that have something to send and no send in flight.
@@ -296,6 +300,7 @@ impl Hands {
             waiting: VecDeque::new(),
             looks: 0,
             look_at: Instant(0),
+            put_off: Vec::new(),
             streams: Vec::new(),
             unsent: Vec::new(),
             sends_queued: 0,
@@ -385,9 +390,13 @@ impl Hands {
 
     /// Operations on files that take long may each hold one of the threads that the kernel has for all disks: it is to have
     /// others for those that are well. A request that a disk takes by itself holds none, but nobody tells which those are.
+    /// What the kernel gave up before it began is begun again.
     fn look_for_slow(&mut self) {
         self.look_at = self.now + LOOK_EVERY;
         self.looks += 1;
+        for slot in std::mem::take(&mut self.put_off) {
+            self.proceed(slot);
+        }
         let since = self.looks;
         let is_slow = |slot: &&Slot| {
             slot.looks + 1 < since && slot.operation.as_ref().is_some_and(Operation::is_on_file)
@@ -697,7 +706,7 @@ impl Hands {
             self.slots.len() - 1
         });
         let looks = self.looks;
-        self.slots[slot] = Slot { operation: Some(operation), cancelled: false, looks };
+        self.slots[slot] = Slot { operation: Some(operation), looks, ..Slot::default() };
         self.proceed(slot);
     }
 
@@ -757,8 +766,11 @@ impl Drop for Hands {
             self.engine.cancel(slot, &descriptor);
         }
         self.unsent.clear();
-        // The kernel does not know of them yet.
+        // The kernel does not know of them.
         self.waiting.clear();
+        for slot in std::mem::take(&mut self.put_off) {
+            self.vacate(slot);
+        }
         let deadline = host::clock() + FAREWELL;
         let mut events = Vec::new();
         let in_slots = |hands: &Hands| hands.slots.len() > hands.free.len();

@@ -6,8 +6,12 @@
 
 use crate::descriptor::{Descriptor, Socket};
 use crate::errno::Errno;
-use crate::hands::{Event, Hands, Payload};
+use crate::hands::{Engine, Event, Hands, Payload};
 use crate::operation::{Completion, Operation};
+
+/// How often a step on a file is begun again that the kernel gave up before it began: at once, and then with every look at what
+/// takes long, four times a second. Sooner than anybody takes a disk for one that hangs.
+pub(crate) const TRIES: u32 = 8;
 
 /// What a call that moves bytes into or out of a given range came to.
 enum Moved {
@@ -47,6 +51,9 @@ impl Hands {
     pub(crate) fn settle(&mut self, completion: Completion, events: &mut Vec<Event>) {
         let Completion { slot, result, more } = completion;
         let cancelled = self.slots[slot].cancelled;
+        if result == -libc::ECANCELED && self.begins_again(slot) {
+            return;
+        }
         let operation = self.slots[slot].operation.as_mut().expect("only taken slots complete");
         let event = match operation {
             Operation::Accept { .. } => return self.settle_accept(completion, events),
@@ -102,6 +109,24 @@ impl Hands {
         }
     }
 
+    /// What of a file blocks, a flush always, the kernel gives to threads of its own. Where it can make none (no memory, no more
+    /// processes) it gives the step up, which nobody asked for: the disk has not heard of it. It is begun again, unless that was in
+    /// vain too often.
+    fn begins_again(&mut self, slot: usize) -> bool {
+        let entry = &mut self.slots[slot];
+        let is_on_file = entry.operation.as_ref().is_some_and(Operation::is_on_file);
+        let by_kernel = matches!(self.engine, Engine::Uring(_)) && !entry.cancelled;
+        if !is_on_file || !by_kernel || entry.given_up == TRIES {
+            return false;
+        }
+        entry.given_up += 1;
+        match entry.given_up {
+            1 => self.proceed(slot),
+            _ => self.put_off.push(slot),
+        }
+        true
+    }
+
     /// Frees the slot and tells the caller.
     fn finish(&mut self, slot: usize, result: Result<u32, Errno>, events: &mut Vec<Event>) {
         let operation = self.vacate(slot);
@@ -122,7 +147,7 @@ impl Hands {
         });
     }
 
-    fn vacate(&mut self, slot: usize) -> Operation {
+    pub(crate) fn vacate(&mut self, slot: usize) -> Operation {
         self.free.push(slot);
         let operation = self.slots[slot].operation.take().expect("only taken slots complete");
         self.on_files -= usize::from(operation.is_on_file());

@@ -18,6 +18,7 @@ use crate::{
     listen_unix_private,
 };
 
+mod given_up;
 mod hung;
 pub(crate) mod mounted;
 
