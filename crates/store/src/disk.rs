@@ -93,6 +93,8 @@ impl Backing {
             return Err(StoreError::Unsupported);
         }
         let facts = File::open(path, OpenOptions::default())?.facts()?;
+        // Some take it for granted at the opening, and go through the page cache.
+        let direct = direct && !facts.never_direct;
         let buffered = OpenOptions { access: Access::ReadWrite, ..OpenOptions::default() };
         let claim = if facts.block_device { Some(claim(path, buffered)?) } else { None };
         let (file, direct) = match File::open(path, OpenOptions { direct, ..buffered }) {

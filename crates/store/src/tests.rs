@@ -843,6 +843,56 @@ fn a_mounted_block_device_is_in_use() {
     assert!(unmounted.unwrap().success());
 }
 
+/// A mounted file system, gone at its end.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        Command::new("umount").arg("--lazy").arg(&self.0).status().ok();
+    }
+}
+
+/// An ext4 that has data in its journal lets files be opened for direct I/O, and has none.
+#[test]
+fn a_file_that_may_be_opened_for_direct_io_and_has_none_counts_as_cached() {
+    let scratch = Scratch::new();
+    let file = scratch.file("disk", 64 * MIB);
+    let device = match Loop::new(&file, 512) {
+        Ok(device) => device,
+        Err(reason) => return println!("NOT RUN: no loop device: {reason}"),
+    };
+    let point = Mounted(scratch.0.join("point"));
+    std::fs::create_dir(&point.0).unwrap();
+    let made = Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&device.0).status();
+    let path = point.0.join("store");
+    let mount = || {
+        let mut mount = Command::new("mount");
+        mount.args(["-o", "data=journal"]).arg(&device.0).arg(&point.0).status()
+    };
+    let is_ok =
+        |status: std::io::Result<std::process::ExitStatus>| status.is_ok_and(|of| of.success());
+    if !is_ok(made) || !is_ok(mount()) {
+        return println!("NOT RUN: no file system can be mounted");
+    }
+    std::fs::write(&path, pattern(1 << 20, 7)).unwrap();
+    // Else the journal has a part of it, and keeps that in the cache.
+    assert!(is_ok(Command::new("umount").arg(&point.0).status()) && is_ok(mount()));
+    assert_eq!(std::fs::read(&path).unwrap(), pattern(1 << 20, 7));
+    let file = sys::File::open(&path, sys::OpenOptions::default()).unwrap();
+    if !file.facts().unwrap().never_direct || !cached_pages(&path).is_ok_and(|pages| pages > 0) {
+        return println!("NOT RUN: the kernel does not tell, or fincore does not");
+    }
+    let backing = Backing::open(&path).unwrap();
+    assert!(backing.is_cached() && backing.describe() == "file, through the page cache");
+    assert_eq!(cached_pages(&path), Ok(0), "what an earlier process left is not read");
+    drop(backing);
+    let mut bench = Bench::new(StoreSpec::path(&path));
+    assert_eq!(bench.write(0, &pattern(8192, 8), true), Ok(8192));
+    assert_eq!(bench.read(0, 1 << 20).unwrap()[..8192], pattern(8192, 8));
+    bench.store.note_failed_write(Errno::NO_SPACE);
+    assert!(!flushes(&mut bench.store, 0), "it may be an earlier one that found no room");
+}
+
 #[test]
 fn shares_of_a_store_on_two_threads_see_each_others_writes_and_keep_it_until_both_are_gone() {
     let scratch = Scratch::new();

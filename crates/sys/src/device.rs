@@ -32,6 +32,9 @@ pub struct DeviceFacts {
     pub size_bytes: u64,
     /// Direct I/O must be aligned to this, in bytes: 512 or 4096.
     pub logical_block_bytes: u32,
+    /// The kernel tells that there is no direct I/O. It may be opened for that all the same, and is read and written through the
+    /// page cache then: ext4 that has data in its journal, or software that enciphers under a file system.
+    pub never_direct: bool,
     /// Smaller writes are slow, in bytes.
     pub physical_block_bytes: u32,
     /// A write may be lost in a power cut until it is flushed. True where nobody knows.
@@ -52,12 +55,14 @@ impl File {
             libc::S_IFBLK => self.device_facts(stat.st_rdev),
             libc::S_IFREG => {
                 let size_bytes = u64::try_from(stat.st_size).map_err(|_| Errno::INVALID)?;
-                let block = self.direct_alignment().or_else(|| block_of(stat.st_dev));
-                let block = block.unwrap_or(BLOCK_BYTES);
+                let told = self.direct_alignment();
+                let block = told.map(|align| align.max(BLOCK_BYTES));
+                let block = block.or_else(|| block_of(stat.st_dev)).unwrap_or(BLOCK_BYTES);
                 Ok(DeviceFacts {
                     block_device: false,
                     size_bytes,
                     logical_block_bytes: block,
+                    never_direct: told == Some(0),
                     physical_block_bytes: u32::try_from(stat.st_blksize).unwrap_or(block),
                     volatile_cache: true,
                 })
@@ -81,12 +86,13 @@ impl File {
             block_device: true,
             size_bytes,
             logical_block_bytes,
+            never_direct: false,
             physical_block_bytes: physical,
             volatile_cache: volatile_cache(number),
         })
     }
 
-    /// What direct I/O on a regular file must be aligned to, where the kernel tells (6.1).
+    /// What direct I/O on a regular file must be aligned to, where the kernel tells (6.1): 0 where there is none.
     fn direct_alignment(&self) -> Option<u32> {
         // SAFETY: plain data for which all zeroes is a value; the kernel fills it.
         let mut answer: libc::statx = unsafe { std::mem::zeroed() };
@@ -102,8 +108,7 @@ impl File {
         })
         .ok()?;
         let told = answer.stx_mask & libc::STATX_DIOALIGN != 0;
-        // Zero where there is none.
-        told.then_some(answer.stx_dio_offset_align.max(BLOCK_BYTES))
+        told.then_some(answer.stx_dio_offset_align)
     }
 
     /// Tells a block device that a range is unused, blocking. What it reads as after is undefined.

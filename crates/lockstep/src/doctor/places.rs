@@ -88,15 +88,17 @@ impl Trial {
     fn direct(&self) -> Finding {
         let what = self.what("direct I/O");
         let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
+        let none = |found: String| {
+            let remedy = "a file system that has it (ext4, XFS), or a block device";
+            Finding::degraded(what.clone(), found, BUFFERED, remedy)
+        };
         if let Err(errno) = rustix::fs::open(&self.path, flags, rustix::fs::Mode::empty()) {
-            return Finding::degraded(
-                what,
-                errno.to_string(),
-                BUFFERED,
-                "a file system that has it (ext4, XFS), or a block device",
-            );
+            return none(errno.to_string());
         }
         match File::open(&self.path, sys::OpenOptions::default()).and_then(|file| file.facts()) {
+            Ok(facts) if facts.never_direct => {
+                none("the kernel says that there is none, as with data=journal".to_owned())
+            }
             Ok(facts) => Finding::ok(what, shape(&facts)),
             Err(errno) => Finding::ok(what, format!("blocks of an unknown size ({errno})")),
         }
