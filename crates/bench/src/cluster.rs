@@ -181,7 +181,8 @@ impl Cluster {
         let path = self.directory.join(format!("{name}.toml"));
         fs::write(&path, description).map_err(|error| error.to_string())?;
         let path = path.to_str().ok_or("a path that is no text")?;
-        self.ok(&["resource", "create", name, "--from", path])?;
+        // A device may have been written to see how fast it is.
+        self.ok(&["resource", "create", name, "--from", path, "--force"])?;
         self.wait(name, "in-sync", 120)
     }
 

@@ -19,7 +19,7 @@ use replica::disk::{
 use replica::door::{LogSize, MetaPage, Page};
 use replica::start::Found;
 use serde::{Deserialize, Serialize};
-use store::{MetadataPlace, Place, Store, StoreError, StoreSpec};
+use store::{MetadataPlace, Part, Place, Store, StoreError, StoreSpec};
 use sys::{BufferPool, Errno, Event, Hands, HandsConfig, MappedKind, Payload, Piece};
 use wire::admin::{Code, ResourceFile, StoreKind, VOLUME_BYTES_MAX, codes};
 use wire::{MemberKind, REPLICAS_MAX};
@@ -503,8 +503,38 @@ fn free(blocking: &mut Blocking, plan: &Plan, force: bool) -> Result<Store, Refu
             format!("{}: it holds a replica, perhaps of this resource", plan.what()),
         ));
     }
+    if !force {
+        refuse_unknown(&store, plan)?;
+    }
     check_blocks(&store, plan)?;
     Ok(store)
+}
+
+/// Refuses a device that would be overwritten and is not empty, though nothing that is known here is on it.
+fn refuse_unknown(store: &Store, plan: &Plan) -> Result<(), Refused> {
+    let mut devices = Vec::new();
+    if let (true, Place::Path(path)) = (is_emptied(plan), &plan.spec.place) {
+        devices.push((Part::Data, path));
+    }
+    if let Some(path) = metadata_device(plan) {
+        devices.push((Part::Metadata, path));
+    }
+    for (part, path) in devices {
+        let what = path.display().to_string();
+        let message = "it holds something that is not known here: it is not zero where others put what tells what they are";
+        if !store.is_blank(part).map_err(|error| Refused::store(&what, &error))? {
+            return Err(Refused::new(&codes::STORE_NOT_EMPTY, format!("{what}: {message}")));
+        }
+    }
+    Ok(())
+}
+
+/// The device that metadata has beside the data, if it has one.
+fn metadata_device(plan: &Plan) -> Option<&PathBuf> {
+    match &plan.spec.metadata {
+        MetadataPlace::External { path, .. } if is_device(path) => Some(path),
+        _ => None,
+    }
 }
 
 /// Whether a store holds a replica; a device also one of another layout.
@@ -699,9 +729,7 @@ pub(crate) fn format(
 ) -> Result<(), Errno> {
     let layout = &plan.layout;
     // A file's metadata is new too, also that of one that is kept (`make_files`), unless it is on a device beside it.
-    let beside =
-        matches!(&plan.spec.metadata, MetadataPlace::External { path, .. } if is_device(path));
-    if plan.kind == StoreKind::Device || beside {
+    if plan.kind == StoreKind::Device || metadata_device(plan).is_some() {
         blocking.clear(store, layout.superblock, layout.total_bytes)?;
     }
     let copy = layout.record_offset(record.copy());

@@ -6,7 +6,8 @@
 //!
 //! What always holds:
 //! - Nothing outside the data area, or the metadata area, is read or written through either.
-//! - A device that holds something else is refused, unless that is accepted in so many words.
+//! - A device that holds something else is refused, unless that is accepted in so many words; what is not known here is found by
+//!   whoever asks whether a device is blank.
 //! - While a store is open nobody else can open it as a store.
 //! - Where there is no direct I/O, what is read of a store that was opened is what its disk had then, and not what an earlier
 //!   process left in the page cache and could not be written.
@@ -35,5 +36,5 @@ pub use signature::{FIRST_BYTES, LAST_BYTES, OUR_MAGIC, foreign_signature};
 pub use spec::{
     MetadataPlace, Place, StoreSpec, create_file, give_back, keep_file, size_of, too_long,
 };
-pub use store::{METADATA_PAGE_BYTES, Store};
+pub use store::{METADATA_PAGE_BYTES, Part, Store};
 pub use zero::is_zero;

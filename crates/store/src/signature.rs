@@ -34,6 +34,25 @@ const AT_START: &[(usize, &[u8], &str)] = &[
         b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81",
         "a bcache device",
     ),
+    (
+        0x1018,
+        b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef",
+        "a bcachefs file system",
+    ),
+    (0x10034, b"ReIsEr", "a ReiserFS file system"),
+    (0x2034, b"ReIsEr", "a ReiserFS file system"),
+    (0x10000, b"ReIsEr4", "a Reiser4 file system"),
+    (0x8000, b"JFS1", "a JFS file system"),
+    (0x10000, b"\x01\x16\x19\x70", "a GFS2 file system"),
+    // Revision 2, and the magic number of 16 bits behind it.
+    (0x400, b"\x02\0\0\0\0\0\x34\x34", "a NILFS2 file system"),
+    (0x400, b"H+\0\x04", "an HFS+ file system"),
+    (0x400, b"HX\0\x05", "an HFS+ file system"),
+    (32, b"NXSB", "an APFS file system"),
+    (3, b"-FVE-FS-", "a BitLocker volume"),
+    (0, b"integrt\0", "a dm-integrity volume"),
+    (0, b"dmvdo001", "a VDO volume"),
+    (32, b"ORCLDISK", "an Oracle ASM disk"),
     (0x400, b"\x10\x20\xf5\xf2", "an F2FS file system"),
     (0x400, b"\xe2\xe1\xf5\xe0", "an EROFS file system"),
     (0x8001, b"CD001", "an ISO 9660 file system"),
@@ -62,7 +81,15 @@ const BEFORE_END: &[(usize, &[u8], &str)] = &[
     // The spare GPT header in the last block, of either size.
     (512, b"EFI PART", "a GPT partition table"),
     (4096, b"EFI PART", "a GPT partition table"),
+    // Metadata of firmware RAID: the last sector but one, and the last, of either size.
+    (1024, b"Intel Raid ISM Cfg Sig. ", "an Intel RAID member"),
+    (8192, b"Intel Raid ISM Cfg Sig. ", "an Intel RAID member"),
+    (512, b"\xde\x11\xde\x11", "a DDF RAID member"),
+    (4096, b"\xde\x11\xde\x11", "a DDF RAID member"),
 ];
+
+/// What stands where swap space has its signature while it holds the state of a machine that sleeps.
+const SLEEPERS: [&[u8]; 4] = [b"S1SUSPEND", b"S2SUSPEND", b"ULSUSPEND", b"LINHIB0001"];
 
 /// Says what a disk holds, from its first [`FIRST_BYTES`] and last [`LAST_BYTES`] (fewer if it is
 /// smaller; `last` must end where the disk ends). `None`: nothing that is known here.
@@ -72,6 +99,7 @@ pub fn foreign_signature(first: &[u8], last: &[u8]) -> Option<&'static str> {
     plain
         .or_else(|| ext(first))
         .or_else(|| lvm(first))
+        .or_else(|| ocfs2(first))
         .or_else(|| swap(first))
         .or_else(|| zfs(first))
         .or_else(|| at_end(last))
@@ -117,12 +145,22 @@ fn lvm(first: &[u8]) -> Option<&'static str> {
     (0..4).any(|sector| has(first, sector * 512, b"LABELONE")).then_some("an LVM physical volume")
 }
 
+/// The superblock is the third block, whose size may be one of four.
+fn ocfs2(first: &[u8]) -> Option<&'static str> {
+    let found = [512, 1024, 2048, 4096].iter().any(|block| has(first, 2 * block, b"OCFSV2"));
+    found.then_some("an OCFS2 file system")
+}
+
 /// The signature ends the first page, whose size depends on the machine that made it.
 fn swap(first: &[u8]) -> Option<&'static str> {
-    let found = [4096, 8192, 16384, 65536]
-        .iter()
-        .any(|page| has(first, page - 10, b"SWAPSPACE2") || has(first, page - 10, b"SWAP-SPACE"));
-    found.then_some("swap space")
+    let ends_with = |signatures: &[&[u8]]| {
+        let mut places = [4096, 8192, 16384, 65536].iter().map(|page| page - 10);
+        places.any(|at| signatures.iter().any(|signature| has(first, at, signature)))
+    };
+    if ends_with(&SLEEPERS) {
+        return Some("swap space with the state of a machine that sleeps");
+    }
+    ends_with(&[b"SWAPSPACE2", b"SWAP-SPACE"]).then_some("swap space")
 }
 
 /// Uberblocks fill the second half of the label, one each KiB at least, in either byte order.

@@ -19,6 +19,7 @@ use crate::faults::{FaultKind, Faults};
 use crate::losses::{FlushMark, Losses};
 use crate::signature::{self, FIRST_BYTES, LAST_BYTES, OUR_MAGIC};
 use crate::spec::{MetadataPlace, Place, StoreSpec};
+use crate::zero::is_zero;
 
 /// Metadata is read and written in pages of this many bytes, whatever the device's block size.
 pub const METADATA_PAGE_BYTES: u64 = 4096;
@@ -53,6 +54,15 @@ pub struct Store {
     losses: Losses,
     ours: bool,
     description: String,
+}
+
+/// One of a store's disks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Part {
+    /// The one with the data.
+    Data,
+    /// The one with the metadata, which may be the same.
+    Metadata,
 }
 
 /// What an operation does, for the part that all share.
@@ -247,6 +257,20 @@ impl Store {
     #[must_use]
     pub fn is_ours(&self) -> bool {
         self.ours
+    }
+
+    /// Whether the device with the data, or with metadata of its own, is all zeroes where others put what tells what they are. What
+    /// else is there may be precious though nobody here knows it. Blocks.
+    ///
+    /// # Errors
+    /// What reading it says.
+    pub fn is_blank(&self, part: Part) -> Result<bool, StoreError> {
+        let disk = match (part, &self.metadata) {
+            (Part::Metadata, Some(area)) => area.disk,
+            _ => self.data.disk,
+        };
+        let (first, last) = ends(&self.disks[disk].backing)?;
+        Ok(is_zero(&first) && is_zero(&last))
     }
 
     /// The fault layer, where the spec asked for one.
@@ -531,6 +555,15 @@ fn begins_with_magic(backing: &Backing, offset: u64) -> Result<bool, StoreError>
 }
 
 fn refuse_foreign(backing: &Backing) -> Result<(), StoreError> {
+    let (first, last) = ends(backing)?;
+    match signature::foreign_signature(&first, &last) {
+        Some(what) => Err(StoreError::ForeignData { what }),
+        None => Ok(()),
+    }
+}
+
+/// Both ends of a disk, as far as others put there what tells what they are.
+fn ends(backing: &Backing) -> Result<(Vec<u8>, Vec<u8>), StoreError> {
     let (mut first, mut last) = (vec![0; FIRST_BYTES], vec![0; LAST_BYTES]);
     let mut bounce = aligned(FIRST_BYTES)?;
     let block = usize::try_from(backing.block_bytes()).expect("at most 4096");
@@ -543,10 +576,7 @@ fn refuse_foreign(backing: &Backing) -> Result<(), StoreError> {
         bytes.copy_from_slice(&bounce);
         Ok(())
     })?;
-    match signature::foreign_signature(&first, &last) {
-        Some(what) => Err(StoreError::ForeignData { what }),
-        None => Ok(()),
-    }
+    Ok((first, last))
 }
 
 fn aligned(length: usize) -> Result<Buffer, StoreError> {

@@ -427,6 +427,27 @@ fn magic_numbers_of_other_formats_are_recognised() {
         (4096, b"\xfc\x4e\x2b\xa9", "md RAID"),
         (0x20000 + 4096, b"\x0c\xb1\xba\0\0\0\0\0", "ZFS"),
         (0, b"LOCKSTEP", "Lockstep"),
+        (4086, b"S1SUSPEND\0", "sleeps"),
+        (65526, b"LINHIB0001", "sleeps"),
+        (
+            4096 + 24,
+            b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef",
+            "bcachefs",
+        ),
+        (65536 + 52, b"ReIsEr2Fs", "ReiserFS"),
+        (65536, b"ReIsEr4", "Reiser4"),
+        (32768, b"JFS1", "JFS"),
+        (65536, b"\x01\x16\x19\x70", "GFS2"),
+        (1024, b"OCFSV2", "OCFS2"),
+        (8192, b"OCFSV2", "OCFS2"),
+        (1024, b"\x02\0\0\0\0\0\x34\x34", "NILFS2"),
+        (1024, b"H+\0\x04", "HFS+"),
+        (1024, b"HX\0\x05", "HFS+"),
+        (32, b"NXSB", "APFS"),
+        (3, b"-FVE-FS-", "BitLocker"),
+        (0, b"integrt\0", "dm-integrity"),
+        (0, b"dmvdo001", "VDO"),
+        (32, b"ORCLDISK", "Oracle ASM"),
     ];
     for (at, magic, what) in at_start {
         let (mut first, last) = ends();
@@ -441,6 +462,8 @@ fn magic_numbers_of_other_formats_are_recognised() {
         (8192, b"\xfc\x4e\x2b\xa9", "md RAID"),
         (65536 + 1024, b"\xfc\x4e\x2b\xa9", "md RAID"),
         (512, b"EFI PART", "GPT"),
+        (1024, b"Intel Raid ISM Cfg Sig. 1.3", "Intel RAID"),
+        (512, b"\xde\x11\xde\x11", "DDF RAID"),
     ];
     for (before, magic, what) in at_end {
         let (first, mut last) = ends();

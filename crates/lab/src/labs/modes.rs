@@ -84,7 +84,13 @@ pub(super) fn devices(bench: &Bench) -> Outcome {
         member("c", "file", text(&file), Some(Path::new(&beside.device))),
     ];
     let path = resource_file(bench, DISK, &members, SIZE_TEXT)?;
-    cluster.create(DISK, &["--from", text(&path)])?;
+    let refused = cluster.cli(&["resource", "create", DISK, "--from", text(&path)])?;
+    ensure!(refused.code == Some(1), "{}", refused.failure("its device holds something"));
+    for word in ["ls-0020", &one.device, "--force"] {
+        ensure!(refused.words().contains(word), "{}", refused.failure(&format!("lacks {word:?}")));
+    }
+    ensure!(fs::read(&one.file)?.starts_with(&[0xee; 4096]), "what the device held was touched");
+    cluster.create(DISK, &["--from", text(&path), "--force"])?;
     let mut bytes = vec![1; 1 << 20];
     Volume::open(cluster.node("a")?.nbd, DISK, ANSWER_LIMIT)?.read(0, &mut bytes)?;
     ensure!(bytes.iter().all(|&byte| byte == 0), "a new volume shows what its device held");

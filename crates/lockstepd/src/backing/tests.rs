@@ -446,8 +446,14 @@ fn metadata_on_a_device_that_held_something_else_begins_empty_also_beside_a_file
     let metadata = Some(device.0.clone());
     let plan = plan(VolumeId(0), room, layout, StoreKind::File, path, metadata, false);
     let record = Record { stores: 1, ..Record::default() };
-    let label = label(ClusterId(1), ResourceId(3), &plan, 5);
-    make(std::slice::from_ref(&plan), &[label], &record, false, &Arc::default()).expect("made");
+    let labels = [label(ClusterId(1), ResourceId(3), &plan, 5)];
+    let plans = std::slice::from_ref(&plan);
+    let refused = make(plans, &labels, &record, false, &Arc::default()).expect_err("what is that?");
+    assert_eq!(refused.code.code, codes::STORE_NOT_EMPTY.code);
+    assert!(refused.message.contains(device.0.to_str().expect("a name")), "{refused}");
+    let there = std::fs::read(&image).expect("read");
+    assert!(there.iter().all(|&byte| byte == 0xa5), "it is as it was");
+    make(plans, &labels, &record, true, &Arc::default()).expect("made");
     let mut blocking = Blocking::new().expect("hands");
     let mut volumes = [(plan.volume, layout, open(&plan, false).expect("opened"))];
     let found = load(&mut blocking, &mut volumes).expect("read");
@@ -492,6 +498,41 @@ fn a_device_whose_blocks_are_larger_than_those_of_the_volume_is_refused() {
     let refused = open_to_serve(&planned(&large, 512)).map(drop).expect_err("it cannot any more");
     assert!(refused.message.contains("4096"), "{refused}");
     open_to_serve(&planned(&large, 4096)).expect("it can write 4096");
+}
+
+#[test]
+fn a_device_that_holds_what_nobody_here_knows_is_not_made_zero_unless_that_is_said() {
+    const DEVICE_BYTES: usize = 96 << 20;
+    let scratch = Scratch::new(Vec::new());
+    let image = scratch.directory.join("device.img");
+    let room = 16 << 20;
+    let layout = Layout::new(room / SECTOR_BYTES, SLOTS);
+    let made = |device: &Loop, force| {
+        let path = device.0.clone();
+        let plan = plan(VolumeId(0), room, layout, StoreKind::Device, path, None, false);
+        let labels = [label(ClusterId(1), ResourceId(3), &plan, 5)];
+        let record = Record { stores: 1, ..Record::default() };
+        make(std::slice::from_ref(&plan), &labels, &record, force, &Arc::default())
+    };
+    // A database's first page, and a label that somebody has at the end.
+    for at in [8192, DEVICE_BYTES - 4096] {
+        let mut bytes = vec![0; DEVICE_BYTES];
+        bytes[at] = 7;
+        std::fs::write(&image, &bytes).expect("written");
+        let Some(device) = Loop::new(&image, 512) else {
+            return println!("NOT RUN: no loop device");
+        };
+        let refused = made(&device, false).expect_err("what is that?");
+        assert_eq!(refused.code.code, codes::STORE_NOT_EMPTY.code);
+        assert!(std::fs::read(&image).expect("read") == bytes, "it is as it was");
+        made(&device, true).expect("it may go");
+    }
+    // Where nobody looks for what it is it may be anything, as on a disk of which both ends were made zero.
+    let mut bytes = vec![0; DEVICE_BYTES];
+    bytes[1 << 20] = 7;
+    std::fs::write(&image, &bytes).expect("written");
+    let Some(device) = Loop::new(&image, 512) else { return println!("NOT RUN: no loop device") };
+    made(&device, false).expect("nothing is there");
 }
 
 /// A directory in memory, which goes with it.

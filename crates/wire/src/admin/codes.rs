@@ -83,8 +83,8 @@ codes! {
         "Clients are connected, or this node is its primary.",
         "Disconnect the clients and demote it first.";
     STORE_NOT_EMPTY = "LS-0020", EXIT_FAILED, "Something is already in the store",
-        "The file or device holds data or metadata, perhaps of another resource.",
-        "Check the path. If what is there may be lost, say so with --force.";
+        "The file or device holds data or metadata, perhaps of another resource. A device is empty if it is zero at both ends.",
+        "Check the path. If what is there may be lost, make the device zero (blkdiscard --zeroout), or say so with --force.";
     STORE_FAILED = "LS-0021", EXIT_FAILED, "The store cannot be made, opened or read",
         "The path does not exist, permission is missing, the disk is full or broken, or another \
          process holds it.",
