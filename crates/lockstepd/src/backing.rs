@@ -704,9 +704,23 @@ pub(crate) fn open(plan: &Plan, accept_foreign: bool) -> Result<Store, Refused> 
 
 /// The same for whoever is going to read and write it.
 pub(crate) fn open_to_serve(plan: &Plan) -> Result<Store, Refused> {
-    let store = open(plan, false)?;
+    let store = open(plan, false).map_err(|refused| unlabelled(plan, refused))?;
     check_blocks(&store, plan)?;
     Ok(store)
+}
+
+/// What is there instead of metadata may be the volume's own content, on a disk of another size: who overwrites that loses a copy.
+fn unlabelled(plan: &Plan, refused: Refused) -> Refused {
+    if refused.code != &codes::STORE_NOT_EMPTY {
+        return refused;
+    }
+    let place = match &plan.spec.metadata {
+        MetadataPlace::External { path, .. } => format!("{} has no metadata", path.display()),
+        MetadataPlace::Internal { .. } | MetadataPlace::None => {
+            "there is no metadata at its end: has its size been changed?".to_owned()
+        }
+    };
+    Refused::new(&codes::STORE_UNLABELLED, format!("{}; {place}", refused.message))
 }
 
 /// Refuses a disk with larger blocks than the volume has: it would fail what clients may ask for.

@@ -1,6 +1,6 @@
 //! What metadata takes: room only for what was written, reads only of slots that were given.
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use base::{Ballot, Epoch, Incarnation, NodeId, VoterId};
 use replica::disk::{SUPERBLOCK_BYTES, encode_bitmap_page};
@@ -533,6 +533,36 @@ fn a_device_that_holds_what_nobody_here_knows_is_not_made_zero_unless_that_is_sa
     std::fs::write(&image, &bytes).expect("written");
     let Some(device) = Loop::new(&image, 512) else { return println!("NOT RUN: no loop device") };
     made(&device, false).expect("nothing is there");
+}
+
+#[test]
+fn a_device_of_another_size_than_it_had_is_not_said_to_hold_something_that_could_go() {
+    const DEVICE_BYTES: u64 = 96 << 20;
+    let scratch = Scratch::new(Vec::new());
+    let path = scratch.directory.join("device.img");
+    let room = 16 << 20;
+    let layout = Layout::new(room / SECTOR_BYTES, SLOTS);
+    let file = std::fs::File::create(&path).expect("made");
+    file.set_len(DEVICE_BYTES).expect("longer");
+    let plan = plan(VolumeId(0), room, layout, StoreKind::Device, path, None, false);
+    let labels = [label(ClusterId(1), ResourceId(3), &plan, 5)];
+    let record = Record { stores: 1, ..Record::default() };
+    make(std::slice::from_ref(&plan), &labels, &record, false, &Arc::default()).expect("made");
+    // A client's ext4.
+    file.write_all_at(b"\x53\xef", 1080).expect("written");
+    open_to_serve(&plan).expect("it is the copy");
+    for size_bytes in [DEVICE_BYTES + (1 << 20), 2 * DEVICE_BYTES] {
+        file.set_len(size_bytes).expect("longer");
+        let refused = open_to_serve(&plan).map(drop).expect_err("where is its label?");
+        assert_eq!(refused.code.code, codes::STORE_UNLABELLED.code);
+        assert!(refused.message.contains("has its size been changed?"), "{refused}");
+        assert!(!refused.code.remedy.contains("--force"), "that would lose the copy");
+        file.set_len(DEVICE_BYTES).expect("as it was");
+        open_to_serve(&plan).expect("nothing of it was lost");
+    }
+    file.set_len(DEVICE_BYTES - layout.total_bytes).expect("shorter");
+    let refused = open_to_serve(&plan).map(drop).expect_err("it is cut off");
+    assert_eq!(refused.code.code, codes::STORE_UNLABELLED.code);
 }
 
 /// A directory in memory, which goes with it.

@@ -100,8 +100,8 @@ codes! {
         "A newer release has used this store.",
         "Install that release or a later one.";
     OTHER_STORE = "LS-0025", EXIT_FAILED, "The store belongs to another resource, node or cluster",
-        "A path was changed, or a disk was moved.",
-        "Put the right path in place.";
+        "A path was changed, or a disk was moved; or a device has become larger or smaller, at whose end the metadata is.",
+        "Put the right path in place, or give the device the size that it had.";
     MEMORY_REFUSED = "LS-0026", EXIT_FAILED, "Stores in memory are not allowed on this node",
         "A store in memory forgets everything at every stop.",
         "Use a file or a device; for a test, set allow_memory_store in node.toml.";
@@ -109,6 +109,12 @@ codes! {
         "Its file was deleted, or its disk is not mounted; or the copy was never made, because that was interrupted.",
         "Mount the disk and start the node again. If it is lost: `lockstep resource remove-replica NAME --node NODE`, then \
          `lockstep resource add-replica NAME --node NODE`.";
+    STORE_UNLABELLED = "LS-0028", EXIT_FAILED, "The store's metadata is not where it should be",
+        "A device has become larger or smaller, and metadata is at its end; or a path was changed, or a disk was moved. What is \
+         there may be the volume's own content.",
+        "Give the device the size that it had, or put the right path in place, and start the node again. For a copy on a device of \
+         another size, while another copy is in sync: `lockstep resource remove-replica NAME --node NODE`, then `lockstep resource \
+         add-replica NAME --node NODE --device PATH`, on one that is empty.";
     NO_QUORUM = "LS-0030", EXIT_FAILED, "Too few voters answer",
         "A majority has to answer, and half or more of the replicas and witnesses are down or cannot be reached.",
         "Bring them back. If they are lost for good, and only then: `lockstep explain NAME` says which copy loses least by \
