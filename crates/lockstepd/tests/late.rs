@@ -142,6 +142,33 @@ fn clients_that_ask_and_leave_have_no_more_memory_at_a_disk_that_hangs_than_such
 }
 
 #[test]
+fn a_client_that_asks_a_disk_that_hangs_for_ever_has_a_limited_share_of_memory() {
+    const ROUNDS: u64 = 14;
+    let mut cluster = Cluster::new("hung-asked", 1);
+    cluster.add_settings(1, "disk_late_ms = 1000\nallow_faults = true");
+    cluster.start(1);
+    cluster.create(&cluster.resource(NAME, 64 * MIB, &[1]));
+    cluster.open(1, NAME).write(0, &content(1, 32 << 20)).expect("written");
+    assert!(cluster.stop(1), "in good order");
+    cluster.append_settings(1, HANGS);
+    cluster.start(1);
+    let mut hangs = cluster.open(1, NAME);
+    hangs.send_write(32 * MIB, &content(2, 2 << 20));
+    let mut volume = cluster.open(1, NAME);
+    cluster.wait_for("the disk to hang", || match volume.read(0, 4096) {
+        Ok(_) => Err("it answers".to_owned()),
+        Err(_) => Ok(()),
+    });
+    let before = resident_kib(&cluster);
+    for _ in 0..ROUNDS {
+        volume.read(0, 12 << 20).expect_err("the disk hangs");
+    }
+    let more_kib = resident_kib(&cluster) - before;
+    assert!(more_kib < 72 << 10, "{more_kib} KiB for what nobody waits for");
+    volume.flush().expect_err("the disk hangs");
+}
+
+#[test]
 fn a_disk_that_hangs_keeps_no_memory_from_other_disks_of_its_node() {
     const OTHER: &str = "beta";
     let mut cluster = Cluster::new("hung-memory", 3);

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use base::{SECTOR_BYTES, Span, VolumeId};
-use replica::disk::{Layout, Record};
+use replica::disk::{Layout, RECORD_BYTES, Record};
 use replica::door::{DiskAnswer, DiskOp, DiskRequest, MemberInput, MetaPage, ShardInput};
 use store::{FlushMark, Store};
 use sys::{Buffer, BufferPool, Errno, Event, Payload, Piece, Trace};
@@ -66,6 +66,9 @@ impl LocalDisk {
 /// can have under way is for sockets: an operation that finds no place there would seem to have failed.
 const DISK_OPEN_MAX: usize = sys::OPERATIONS_MAX / 2;
 
+/// Bytes of metadata that are read or written at once: a few pages, the record's the most.
+const METADATA_BYTES: u64 = RECORD_BYTES;
+
 /// What an operation on a disk was for.
 pub(crate) enum DiskPurpose {
     /// A request of a shard.
@@ -76,7 +79,7 @@ pub(crate) enum DiskPurpose {
         kind: OpKind,
         place: Option<Place>,
         changes: Option<Part>,
-        /// What counts in a pool that others wait for.
+        /// What it holds of memory, and has to count elsewhere once nobody waits for it.
         memory: Option<Trace>,
     },
     /// Space beyond a volume's end, given back.
@@ -98,6 +101,19 @@ impl DiskPurpose {
             DiskPurpose::Seal { volume, extent, .. } => Some(Part::Sums(volume, extent)),
             // After a record that was not stored none is.
             DiskPurpose::Record { .. } | DiskPurpose::Sums { .. } => None,
+        }
+    }
+
+    /// Bytes of memory that the disk has for it.
+    pub(super) fn held_bytes(&self) -> u64 {
+        match self {
+            DiskPurpose::Op { memory: None, .. } | DiskPurpose::Beyond { .. } => 0,
+            DiskPurpose::Op { place: Some(place), .. } => place.read.length_bytes(),
+            DiskPurpose::Op { changes: Some(Part::Data(_, span)), .. } => span.length_bytes(),
+            DiskPurpose::Op { .. }
+            | DiskPurpose::Record { .. }
+            | DiskPurpose::Sums { .. }
+            | DiskPurpose::Seal { .. } => METADATA_BYTES,
         }
     }
 
@@ -343,6 +359,10 @@ impl Node {
     }
 
     fn begin_flush(&mut self, key: Key, shard: u16, op: DiskOp) {
+        if self.resources.get(key).is_some_and(|of| of.held.is_full()) {
+            self.on_disk_failure(key, "a flush", Errno::TIMED_OUT);
+            return self.answer_disk(key, shard, op, DiskAnswer::Failed);
+        }
         let Some(resource) = self.resources.get_mut(key) else { return };
         let Some(disk) = resource.disk.as_mut() else {
             return self.answer_disk(key, shard, op, DiskAnswer::Failed);
@@ -388,8 +408,8 @@ impl Node {
             return self.starved.push_back(read);
         };
         let Starved { resource, shard, op, kind, .. } = read;
-        // An answer counts in the room that its request has.
-        let memory = (!requested).then(|| buffer.trace());
+        // An answer counts in the room that its request has, and no longer than somebody waits for it.
+        let memory = Some(buffer.trace());
         let (place, changes) = (Some(place), None);
         let purpose = DiskPurpose::Op { resource, shard, op, kind, place, changes, memory };
         self.disk_line.open += 1;
@@ -494,10 +514,12 @@ impl Node {
     }
 
     /// Whether a request that was given up for being late may still change this part: what was written now could be gone
-    /// when that ends, and what was read now, change. The request fails.
+    /// when that ends, and what was read now, change. Or whether there are too many such. The request fails.
     fn waits_for_late(&mut self, key: Key, part: &Part, what: &str) -> bool {
         let resource = self.resources.get(key);
-        let waits = resource.is_some_and(|of| of.late.iter().any(|(_, late)| late.overlaps(part)));
+        let waits = resource.is_some_and(|of| {
+            of.held.is_full() || of.late.iter().any(|(_, late)| late.overlaps(part))
+        });
         if waits {
             self.on_disk_failure(key, what, Errno::TIMED_OUT);
         }

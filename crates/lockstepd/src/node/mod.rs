@@ -132,8 +132,8 @@ enum Purpose {
     VhostKick(Key, u16, Handle),
     /// And when it began.
     Disk(disk::DiskPurpose, Instant),
-    /// It took too long, and whoever waited for it was told that it failed. Whose disk it is.
-    Late(Key),
+    /// It took too long, and whoever waited for it was told that it failed. Whose disk it is, and bytes that it holds.
+    Late(Key, u64),
     PeerAccept(Listener),
     PeerConnect(NodeId, u16),
     PeerReceive(Key),
@@ -512,7 +512,7 @@ impl Node {
             Purpose::NbdReceive(client) => self.on_client_received(client, event),
             Purpose::NbdSend(client, bytes) => self.on_client_sent(client, bytes, &event),
             Purpose::Disk(purpose, _) => self.on_disk(purpose, event),
-            Purpose::Late(resource) => self.on_late(resource, key, &event),
+            Purpose::Late(resource, bytes) => self.on_late(resource, key, bytes, &event),
             Purpose::PeerConnect(node, stream) => {
                 self.on_peer_connected(node, stream, &event);
             }

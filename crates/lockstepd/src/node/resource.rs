@@ -16,6 +16,7 @@ use wire::{Configuration, VolumeEntry};
 use super::count::Count;
 use super::diary::Diary;
 use super::disk::{LocalDisk, Part};
+use super::late::Held;
 use super::peers::Questions;
 use super::recast::Recast;
 use super::threads::Sight;
@@ -60,6 +61,8 @@ pub(crate) struct Resource {
     pub(crate) disk_failure: Option<String>,
     /// What its disk may still change by requests that were given up for being late.
     pub(crate) late: Vec<(Key, Part)>,
+    /// What its disk has of all that was given up so.
+    pub(super) held: Held,
     /// What was told of it in the log.
     pub(crate) diary: Diary,
     /// Clients that have it open here.
@@ -143,6 +146,7 @@ impl Resource {
             disk,
             disk_failure: None,
             late: Vec::new(),
+            held: Held::default(),
             diary: Diary::default(),
             clients: 0,
             defined: None,

@@ -237,7 +237,7 @@ fn is_storing(operations: &Slab<Purpose>, key: Key) -> bool {
 pub(super) fn has_late(operations: &Slab<Purpose>, key: Key) -> bool {
     operations
         .iter()
-        .any(|(_, purpose)| matches!(purpose, Purpose::Late(resource) if *resource == key))
+        .any(|(_, purpose)| matches!(purpose, Purpose::Late(resource, _) if *resource == key))
 }
 
 /// Flushes a disk, and records that nothing is left open there.
@@ -272,7 +272,7 @@ mod tests {
         let token = operations.insert(Purpose::Disk(record, Instant(0)));
         assert!(is_storing(&operations, one) && !is_storing(&operations, other));
         // Given up, it may still be written.
-        *operations.get_mut(token).expect("just inserted") = Purpose::Late(one);
+        *operations.get_mut(token).expect("just inserted") = Purpose::Late(one, 4096);
         assert!(!is_storing(&operations, one), "nobody waits for that");
         assert!(has_late(&operations, one) && !has_late(&operations, other));
         operations.remove(token);
