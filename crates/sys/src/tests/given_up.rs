@@ -67,7 +67,7 @@ fn what_the_kernel_gives_up_of_a_file_for_ever_has_failed() {
     }
     give_up(&mut hands, &pipe, &mut events);
     assert_eq!(events.len(), 1);
-    assert_eq!((events[0].token, events[0].result.clone()), (1, Err(Errno::CANCELED)));
+    assert_eq!((events[0].token, events[0].result), (1, Err(Errno::CANCELED)));
 }
 
 #[test]
