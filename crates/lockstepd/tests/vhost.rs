@@ -170,6 +170,19 @@ fn what_a_killed_node_had_is_done_by_the_next_in_its_order_and_before_what_is_ne
 }
 
 #[test]
+fn what_lies_in_a_ring_is_done_once_that_is_served_though_nobody_signals_it_again() {
+    let (_cluster, path) = serving("vhost-unsignalled", 1);
+    let mut machine = Machine::new();
+    // In the ring that is served last: nothing is said after that.
+    let written = harness::content(1, 4096);
+    let slot = machine.ask(1, Want::Write(0, &written));
+    machine.take_kick(1);
+    machine.connect(&path);
+    machine.await_answers(1, 1);
+    assert_eq!((machine.status(slot), machine.read(0, 4096)), (0, written));
+}
+
+#[test]
 fn a_ring_that_is_to_stand_still_does_so_once_nothing_of_it_is_open() {
     let (mut cluster, path) = serving("vhost-still", 2);
     cluster.wait_in_sync(1, "alpha", &[1, 2]);

@@ -34,6 +34,8 @@ pub(super) struct Session {
     fresh: Vec<(u16, Handle)>,
     /// Signals not to wait for any more.
     stale: Vec<Handle>,
+    /// A ring is served from now on, in which something may lie of which its machine gives no further signal.
+    enabled: bool,
 }
 
 impl Session {
@@ -89,6 +91,11 @@ impl VhostDisk {
     /// Signals that are to be waited for from now on, and those that are not any more.
     pub fn take_signals(&mut self) -> (Vec<(u16, Handle)>, Vec<Handle>) {
         (std::mem::take(&mut self.session.fresh), std::mem::take(&mut self.session.stale))
+    }
+
+    /// Whether a ring is served since this was asked last: there may be requests already, though nobody signals.
+    pub fn take_enabled(&mut self) -> bool {
+        std::mem::take(&mut self.session.enabled)
     }
 
     /// All signals that it waits for.
@@ -200,6 +207,7 @@ impl VhostDisk {
             Message::EnableRing { queue, on } => {
                 let queue = &mut self.queues[usize::from(queue)];
                 (queue.enabled, queue.look) = (on, true);
+                self.session.enabled |= on;
             }
             _ => {}
         }

@@ -329,7 +329,7 @@ impl Node {
         for kick in stale {
             self.hands.stop_watching(&kick);
         }
-        let begins = !fresh.is_empty();
+        let begins = disk.take_enabled() || !fresh.is_empty();
         for (queue, kick) in fresh {
             self.watch_kick(key, queue, kick);
         }

@@ -242,6 +242,11 @@ impl Machine {
         self.queues[usize::from(queue)].kick.signal();
     }
 
+    /// Takes back what was signalled of a queue, as a node did that has died since.
+    pub(crate) fn take_kick(&self, queue: u16) {
+        assert!(self.queues[usize::from(queue)].kick.take_signal(), "it was signalled");
+    }
+
     /// Requests of a queue that the record has as open.
     pub(crate) fn recorded(&self, queue: u16) -> usize {
         let (handle, shape) = self.record.as_ref().unwrap();
