@@ -141,6 +141,8 @@ impl Status {
     pub const TOO_MANY_EVENTS: Status = Status::vain(0x105);
     /// Invalid log page.
     pub const INVALID_LOG_PAGE: Status = Status::vain(0x109);
+    /// Feature identifier not saveable.
+    pub const FEATURE_NOT_SAVEABLE: Status = Status::vain(0x10d);
     /// The feature cannot be changed.
     pub const FEATURE_FIXED: Status = Status::vain(0x10e);
     /// Connect: incompatible format.

@@ -17,9 +17,10 @@ use crate::number::{
     ADMIN_KEEP_ALIVE, ADMIN_SET_FEATURES, DEPTH_MAX, EVENTS_OPEN_MAX, FABRICS_CONNECT,
     FABRICS_PROPERTY_GET, FABRICS_PROPERTY_SET, FEATURE_ASYNC_EVENTS, FEATURE_HOST_ID,
     FEATURE_KEEP_ALIVE, FEATURE_QUEUES, FEATURE_RESERVATION_MASK, FEATURE_RESERVATION_PERSISTS,
-    FEATURE_VOLATILE_CACHE, IO_QUEUES_MAX, LOG_ANA, LOG_CHANGED_NAMESPACES, LOG_DISCOVERY,
-    LOG_RESERVATION, NOTICE_ANA, NOTICE_DISCOVERY, NOTICE_NAMESPACES, NOTICE_RESERVATION, NSID_ALL,
-    PROPERTY_CAP, PROPERTY_CC, PROPERTY_CSTS, PROPERTY_VS, VERSION,
+    FEATURE_VOLATILE_CACHE, FEATURES, IO_QUEUES_MAX, LOG_ANA, LOG_CHANGED_NAMESPACES,
+    LOG_DISCOVERY, LOG_RESERVATION, NOTICE_ANA, NOTICE_DISCOVERY, NOTICE_NAMESPACES,
+    NOTICE_RESERVATION, NSID_ALL, PROPERTY_CAP, PROPERTY_CC, PROPERTY_CSTS, PROPERTY_VS, SAVE,
+    VERSION,
 };
 use crate::subsystem::Service;
 use alloc::vec::Vec;
@@ -231,7 +232,8 @@ impl Controller {
         match command.opcode() {
             ADMIN_IDENTIFY => {
                 let (cns, nsid) = (command.byte(40), command.namespace());
-                identify(&self.service, cns, nsid, self.id)
+                let set = command.byte(47);
+                identify(&self.service, cns, nsid, self.id, set)
                     .map_or_else(Answer::Failed, Answer::Data)
             }
             ADMIN_GET_LOG_PAGE => self.log_page(command),
@@ -336,6 +338,10 @@ impl Controller {
     fn set_feature(&mut self, command: &Command) -> Answer {
         let value = command.word(11);
         match command.byte(40) {
+            // Whoever connects anew says it anew.
+            feature if command.word(10) & SAVE != 0 && FEATURES.contains(&feature) => {
+                Answer::Failed(Status::FEATURE_NOT_SAVEABLE)
+            }
             FEATURE_QUEUES => Answer::Done(self.granted(value)),
             FEATURE_ASYNC_EVENTS => {
                 self.wanted = value & (NOTICE_NAMESPACES | NOTICE_ANA | NOTICE_DISCOVERY);

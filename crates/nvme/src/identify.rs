@@ -20,17 +20,20 @@ const CNS_LIST: u8 = 0x02;
 const CNS_DESCRIPTORS: u8 = 0x03;
 /// Asks what the controller says of a command set.
 const CNS_CONTROLLER_SET: u8 = 0x06;
+/// The NVM command set, of which there are questions.
+const SET_NVM: u8 = 0x00;
 
-/// The answer to an identify command.
+/// The answer to an identify command; `set`: of which command set it asks, if its question has one.
 pub(crate) fn identify(
     service: &Service,
     cns: u8,
     nsid: u32,
     controller: u16,
+    set: u8,
 ) -> Result<Vec<u8>, Status> {
     match cns {
         CNS_CONTROLLER => Ok(of_controller(service, controller)),
-        CNS_CONTROLLER_SET => Ok(of_command_set()),
+        CNS_CONTROLLER_SET if set == SET_NVM => Ok(of_command_set()),
         CNS_NAMESPACE if nsid == 0 || nsid == NSID_ALL => Err(Status::INVALID_NAMESPACE),
         // One that is not there is all zeroes.
         CNS_NAMESPACE if nsid <= NAMESPACES_MAX => {

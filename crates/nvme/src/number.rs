@@ -122,6 +122,18 @@ pub(crate) const FEATURE_KEEP_ALIVE: u8 = 0x0f;
 pub(crate) const FEATURE_HOST_ID: u8 = 0x81;
 pub(crate) const FEATURE_RESERVATION_MASK: u8 = 0x82;
 pub(crate) const FEATURE_RESERVATION_PERSISTS: u8 = 0x83;
+/// All of them.
+pub(crate) const FEATURES: [u8; 7] = [
+    FEATURE_VOLATILE_CACHE,
+    FEATURE_QUEUES,
+    FEATURE_ASYNC_EVENTS,
+    FEATURE_KEEP_ALIVE,
+    FEATURE_HOST_ID,
+    FEATURE_RESERVATION_MASK,
+    FEATURE_RESERVATION_PERSISTS,
+];
+/// In the word that names a feature that is set: it is to last (base, "Set Features": SV).
+pub(crate) const SAVE: u32 = 1 << 31;
 
 // Log pages.
 pub(crate) const LOG_ERRORS: u8 = 0x01;

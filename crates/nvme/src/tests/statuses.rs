@@ -40,6 +40,39 @@ fn a_command_without_a_descriptor_of_its_data_is_refused() {
     }
 }
 
+#[test]
+fn what_is_asked_of_another_command_set_than_is_served_is_refused() {
+    let mut pair = admin(1, Digests::default());
+    for (set, expected) in [(0, Status::SUCCESS), (1, Status::INVALID_FIELD)] {
+        let ask: Make = &|host, send| host.identify(6, 0, send);
+        let (status, ..) = pair.ask(|host, send| changed(host, send, ask, |of| of[47] = set));
+        assert_eq!(status, expected, "{set}");
+    }
+}
+
+#[test]
+fn a_feature_that_is_to_last_is_not_set_for_none_does() {
+    let mut pair = admin(1, Digests::default());
+    let (before, ..) = pair.ask(|host, send| host.set_feature(0x0b, 0, send));
+    assert_eq!(before, Status::SUCCESS);
+    let saved = |value: u32| -> _ {
+        move |host: &mut Host, send: &mut Vec<u8>| {
+            changed(
+                host,
+                send,
+                |host, send| host.set_feature(0x0b, value, send),
+                |of| of[43] = 0x80,
+            )
+        }
+    };
+    assert_eq!(pair.ask(saved(1 << 8)).0, Status::FEATURE_NOT_SAVEABLE);
+    let (_, wanted, _) = pair.ask(|host, send| host.feature_of(0, 0x0b, send));
+    assert_eq!(wanted, 0, "nothing is done of it");
+    let unknown: Make = &|host, send| host.set_feature(0x7f, 0, send);
+    let (status, ..) = pair.ask(|host, send| changed(host, send, unknown, |of| of[43] = 0x80));
+    assert_eq!(status, Status::INVALID_FIELD, "there is no such feature");
+}
+
 /// The specification has 00b there without data and 10b with it; Linux says 01b.
 #[test]
 fn a_fabrics_command_says_of_its_data_what_hosts_or_the_specification_do() {
