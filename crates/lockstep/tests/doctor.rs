@@ -39,10 +39,7 @@ fn ports_and_peers_of_nodes_are_tried_and_what_is_missing_fails() {
     });
     assert_eq!(finding(&told, "node b, nbd")["verdict"], "ok", "free: {told}");
     let away = finding(&told, "node a to b");
-    assert_eq!(
-        (&away["verdict"], &away["remedy"]),
-        (&"degraded".into(), &"start that node".into())
-    );
+    assert_eq!((&away["verdict"], &away["remedy"]), (&"missing".into(), &"start that node".into()));
     // Another program is where the node wants to be.
     let intruder = TcpListener::bind(cluster.nbd("b")).unwrap();
     let said = cluster.ends_with(1, &["doctor"]);

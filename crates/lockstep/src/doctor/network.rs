@@ -47,10 +47,13 @@ pub(super) fn look(directory: &Path, settings: &Table) -> Vec<Finding> {
     for peer in peers.into_iter().flatten() {
         let other = peer.get("name").and_then(|name| name.as_str()).unwrap_or("?");
         let addresses = peer.get("addresses").and_then(|list| list.as_array());
-        for address in
-            addresses.into_iter().flatten().filter_map(|text| text.as_str()?.parse().ok())
-        {
-            findings.push(reach(&format!("node {name} to {other}"), address));
+        let addresses: Vec<SocketAddr> = addresses
+            .into_iter()
+            .flatten()
+            .filter_map(|text| text.as_str()?.parse().ok())
+            .collect();
+        if !addresses.is_empty() {
+            findings.push(reach(&format!("node {name} to {other}"), &addresses));
         }
     }
     findings
@@ -87,27 +90,39 @@ fn port(what: &str, address: SocketAddr, runs: bool) -> Finding {
     }
 }
 
-/// A peer, which need not run.
-fn reach(what: &str, address: SocketAddr) -> Finding {
-    let begun = Instant::now();
-    match TcpStream::connect_timeout(&address, PATIENCE) {
-        Ok(_) => Finding::ok(
-            what,
-            format!("{address} answers after {:.1} ms", begun.elapsed().as_secs_f64() * 1e3),
-        ),
-        Err(error) => {
-            let remedy = match error.kind() {
-                ErrorKind::ConnectionRefused => "start that node",
-                _ => "see that the machine is up, and that no firewall between keeps the port",
-            };
-            Finding::degraded(
-                what,
-                format!("{address}: {error}"),
-                "that node is away, as this one sees it",
-                remedy,
-            )
+/// A peer, which need not run, by all its addresses.
+fn reach(what: &str, addresses: &[SocketAddr]) -> Finding {
+    let (mut answer, mut silent, mut remedy) = (Vec::new(), Vec::new(), "");
+    for address in addresses {
+        let begun = Instant::now();
+        match TcpStream::connect_timeout(address, PATIENCE) {
+            Ok(_) => {
+                let millis = begun.elapsed().as_secs_f64() * 1e3;
+                answer.push(format!("{address} answers after {millis:.1} ms"));
+            }
+            Err(error) => {
+                silent.push(format!("{address}: {error}"));
+                remedy = match error.kind() {
+                    ErrorKind::ConnectionRefused if remedy.is_empty() => "start that node",
+                    ErrorKind::ConnectionRefused => remedy,
+                    _ => "see that the machine is up, and that no firewall between keeps the port",
+                };
+            }
         }
     }
+    if silent.is_empty() {
+        return Finding::ok(what, answer.join(", "));
+    }
+    let found = || silent.iter().chain(&answer).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if answer.is_empty() {
+        return Finding::missing(what, found(), "that node is away, as this one sees it", remedy);
+    }
+    Finding::degraded(
+        what,
+        found(),
+        "if the other ways fail too, that node is away, as this one sees it",
+        "see that both machines are on that network, that no firewall between keeps the port, and that the node listens there",
+    )
 }
 
 /// The packets of each interface that is up.
@@ -145,10 +160,11 @@ pub(super) fn packets(interfaces: &Path) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::{packets, port, reach};
+    use super::{look, packets, port};
     use crate::doctor::Verdict;
     use std::fs;
     use std::net::TcpListener;
+    use std::path::Path;
 
     #[test]
     fn a_port_is_free_taken_or_answers() {
@@ -157,17 +173,36 @@ mod tests {
         let taken = port("node a, nbd", address, false);
         assert!(taken.verdict == Verdict::Missing && taken.needed, "{taken:?}");
         assert_eq!(port("node a, nbd", address, true).verdict, Verdict::Ok);
-        assert_eq!(reach("node a to b", address).verdict, Verdict::Ok);
         drop(listener);
         assert_eq!(port("node a, nbd", address, false).verdict, Verdict::Ok);
-        let away = reach("node a to b", address);
-        assert!(away.verdict == Verdict::Degraded && away.remedy == "start that node", "{away:?}");
         // An address for documents, which no machine has.
         let foreign = port("node a, nbd", "192.0.2.1:7789".parse().unwrap(), false);
         assert!(
             foreign.verdict == Verdict::Missing && foreign.remedy.contains("interface"),
             "{foreign:?}"
         );
+    }
+
+    #[test]
+    fn a_peer_of_several_addresses_is_one_finding_that_names_those_that_do_not_answer() {
+        let [first, second] = [0, 1].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [one, other] = [&first, &second].map(|one| one.local_addr().unwrap());
+        let peer = format!("name = \"b\"\naddresses = [\"{one}\", \"{other}\"]");
+        let settings = format!("name = \"a\"\n[[peers]]\n{peer}\n").parse().unwrap();
+        let seen = || match look(Path::new("/nowhere"), &settings).as_slice() {
+            [finding] if finding.what == "node a to b" => finding.clone(),
+            findings => panic!("{findings:?}"),
+        };
+        assert_eq!(seen().verdict, Verdict::Ok);
+        drop(second);
+        let half = seen();
+        assert_eq!(half.verdict, Verdict::Degraded, "{half:?}");
+        assert!(half.found.starts_with(&format!("{other}: ")), "{half:?}");
+        assert!(half.found.contains(&format!("{one} answers")), "{half:?}");
+        drop(first);
+        let away = seen();
+        assert!(away.verdict == Verdict::Missing && away.remedy == "start that node", "{away:?}");
+        assert!(!away.needed, "that node need not run");
     }
 
     #[test]
