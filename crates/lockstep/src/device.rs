@@ -585,15 +585,10 @@ fn ways(via: Via) -> Vec<Way> {
 
 /// Asked for each disk that comes or changes, while it does.
 fn link_of(here: &Here, name: &str) -> Result<(), Problem> {
-    let disks = Attached::read(&here.directory)?.disks;
-    let is_it = |disk: &&Disk| {
-        disk.state == State::Attached
-            && here.maker(disk.via).find(&here.host, disk).as_deref() == Some(name)
-    };
-    let Some(disk) = disks.iter().find(is_it) else {
+    let Some(target) = here.whose(name)? else {
         return Err(Problem::new(NOT_ATTACHED, format!("no volume is attached as {name}")));
     };
-    say(&format!("lockstep/by-res/{}\n", disk.target()))
+    say(&format!("lockstep/by-res/{target}\n"))
 }
 
 /// A line of the list.
@@ -636,6 +631,17 @@ fn list(here: &Here, style: Style) -> Result<(), Problem> {
 }
 
 impl Here {
+    /// The volume that is attached as this disk. Only what makes disks of such names is asked: others may take long to answer.
+    fn whose(&self, name: &str) -> Result<Option<Target>, Problem> {
+        let disks = Attached::read(&self.directory)?.disks;
+        let is_it = |disk: &&Disk| {
+            disk.state == State::Attached
+                && disk.via.makes(name)
+                && self.maker(disk.via).find(&self.host, disk).as_deref() == Some(name)
+        };
+        Ok(disks.iter().find(is_it).map(Disk::target))
+    }
+
     fn row(&self, disk: &Disk) -> ListJson {
         let maker = self.maker(disk.via);
         let found = maker.find(&self.host, disk);

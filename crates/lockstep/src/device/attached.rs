@@ -42,6 +42,16 @@ impl Way {
             Way::Nbd => "nbd",
         }
     }
+
+    /// Whether the kernel gives its disks such names.
+    pub(super) fn makes(self, name: &str) -> bool {
+        let begins = match self {
+            Way::Ublk => "ublkb",
+            Way::Nvme => "nvme",
+            Way::Nbd => "nbd",
+        };
+        name.starts_with(begins)
+    }
 }
 
 /// What is wanted of a disk.

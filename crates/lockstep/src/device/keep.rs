@@ -32,6 +32,9 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// Between two tries to give a disk a new connection.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
+/// How long to listen for what was told already.
+const MOMENT: Duration = Duration::from_millis(1);
+
 /// NBD disks get a connection offered so often even if nothing was heard of them: a word of the kernel may be lost, and
 /// their size is set then.
 const OFFER_INTERVAL: Duration = Duration::from_secs(60);
@@ -91,7 +94,7 @@ pub(super) fn keep(here: &Here, while_attached: bool) -> Result<(), Problem> {
         if offered.elapsed() > OFFER_INTERVAL {
             (broken.all, offered) = (true, Instant::now());
         }
-        tend(here, &disks, &mut broken);
+        tend(here, &disks, &mut broken, |broken| catch_up(&mut family, broken));
         hear(&mut family, &mut broken);
     }
 }
@@ -166,50 +169,136 @@ fn listen() -> Option<Family> {
     Some(family)
 }
 
-/// Completes what lacks something.
-pub(super) fn tend(here: &Here, disks: &[Disk], broken: &mut Broken) {
+/// Completes what lacks something. NBD disks come first, and again when `hear` says that there is news of them: others may take
+/// long, and wait for the list.
+pub(super) fn tend(
+    here: &Here,
+    disks: &[Disk],
+    broken: &mut Broken,
+    mut hear: impl FnMut(&mut Broken) -> bool,
+) {
+    mend(here, disks, broken);
+    for disk in disks.iter().filter(|disk| disk.state == State::Attached) {
+        let maker = here.maker(disk.via);
+        if maker.find(&here.host, disk).is_none() || maker.lacks(&here.host, disk) {
+            // What cannot be had yet is tried again.
+            here.again(&disk.target(), State::Attached).ok();
+        }
+        if hear(broken) {
+            mend(here, disks, broken);
+        }
+    }
+}
+
+/// Gives NBD disks that are there a connection. Whoever has the list locked may wait for just this.
+fn mend(here: &Here, disks: &[Disk], broken: &mut Broken) {
     let all = std::mem::take(&mut broken.all);
     // What nobody has attached any more is forgotten.
     let heard = std::mem::take(&mut broken.disks);
-    for disk in disks.iter().filter(|disk| disk.state == State::Attached) {
-        let maker = here.maker(disk.via);
-        let name = maker.find(&here.host, disk);
-        let told = disk.via == Way::Nbd && name.as_ref().is_some_and(|name| heard.contains(name));
-        let is_broken = disk.via == Way::Nbd && (all || told);
-        if name.is_some() && !is_broken && !maker.lacks(&here.host, disk) {
+    let is_one = |disk: &&Disk| disk.state == State::Attached && disk.via == Way::Nbd;
+    for disk in disks.iter().filter(is_one) {
+        let maker = here.maker(Way::Nbd);
+        let Some(name) = maker.find(&here.host, disk) else { continue };
+        let told = heard.contains(&name);
+        if !all && !told {
             continue;
         }
-        let done = match &name {
-            // Whoever has the list locked may wait for just this.
-            Some(_) if is_broken => {
-                let mended = maker.mend(&here.host, disk);
-                mended.map_err(|why| format!("{}: {why}", disk.target()))
-            }
-            _ => {
-                let made = here.again(&disk.target(), State::Attached);
-                made.map(drop).map_err(|problem| problem.message)
-            }
-        };
-        if let (Err(why), Some(name), Way::Nbd) = (done, name, disk.via) {
+        if let Err(why) = maker.mend(&here.host, disk) {
             if !told {
-                eprintln!("{why}");
+                eprintln!("{}: {why}", disk.target());
             }
             broken.disks.insert(name);
         }
     }
 }
 
+/// Takes what the kernel has told meanwhile; whether that was something.
+fn catch_up(family: &mut Option<Family>, broken: &mut Broken) -> bool {
+    let mut is_news = false;
+    while hear_within(family, broken, MOMENT) {
+        is_news = true;
+    }
+    is_news
+}
+
 /// Waits until the kernel has news, or it is time to look again.
 fn hear(family: &mut Option<Family>, broken: &mut Broken) {
     let limit = if broken.disks.is_empty() { LOOK_INTERVAL } else { RETRY_INTERVAL };
-    let Some(socket) = family else {
+    if family.is_none() {
         thread::sleep(limit);
-        return;
-    };
+    }
+    hear_within(family, broken, limit);
+}
+
+/// Whether there was news.
+fn hear_within(family: &mut Option<Family>, broken: &mut Broken, limit: Duration) -> bool {
+    let Some(socket) = family else { return false };
     match socket.hear(limit) {
-        Ok(index) => broken.disks.extend(index.map(|index| format!("nbd{index}"))),
+        Ok(None) => return false,
+        Ok(Some(index)) => drop(broken.disks.insert(format!("nbd{index}"))),
         // Something was not heard.
         Err(sys::Errno::NO_BUFFERS) => broken.all = true,
         Err(_) => (*family, broken.all) = (None, true),
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::attached::{Attached, Way};
+    use super::super::tests::{Root, asked, known, puppets, target};
+    use super::super::{State, Via};
+    use super::{Broken, end, lock, tend};
+
+    #[test]
+    fn a_connection_is_given_while_somebody_changes_what_is_attached() {
+        let root = Root::of("busy");
+        let (here, told) = puppets(&root, [None, None, Some("nbd0")]);
+        here.attach(&target("db"), Via::Nbd, known("db")).unwrap();
+        asked(&told[2]);
+        let disks = Attached::read(&here.directory).unwrap().disks;
+        let _held = Attached::open(&here.directory).unwrap();
+        let mut broken = Broken::default();
+        broken.disks.insert("nbd0".to_owned());
+        super::mend(&here, &disks, &mut broken);
+        assert_eq!(asked(&told[2]), ["mend db/0"]);
+    }
+
+    #[test]
+    fn a_connection_is_given_before_other_disks_are_looked_at_and_between_them() {
+        let root = Root::of("between");
+        let (here, told) = puppets(&root, [None, Some("nvme0n1"), Some("nbd0")]);
+        here.attach(&target("web"), Via::Nvme, known("web")).unwrap();
+        here.attach(&target("db"), Via::Nbd, known("db")).unwrap();
+        told.iter().for_each(|one| drop(asked(one)));
+        told[1].borrow_mut().lacks = true;
+        let disks = Attached::read(&here.directory).unwrap().disks;
+        assert_eq!(disks[0].via, Way::Nvme, "it is the first of the list");
+        let mut broken = Broken::default();
+        broken.disks.insert("nbd0".to_owned());
+        let mut rounds = Vec::new();
+        tend(&here, &disks, &mut broken, |broken| {
+            rounds.push((asked(&told[1]), asked(&told[2])));
+            // It breaks again while the first of the others is looked at.
+            rounds.len() == 1 && broken.disks.insert("nbd0".to_owned())
+        });
+        let said = |text: &str| vec![text.to_owned()];
+        assert_eq!(rounds[0], (said("make web/0"), said("mend db/0")));
+        assert_eq!(rounds[1], (Vec::new(), said("mend db/0")));
+        assert!(broken.disks.is_empty());
+    }
+
+    #[test]
+    fn who_looks_after_disks_does_not_end_when_one_was_attached_meanwhile() {
+        let root = Root::of("end");
+        let (here, _) = puppets(&root, [None, None, Some("nbd0")]);
+        let mine = lock(&here).unwrap().unwrap();
+        // The list was empty when it was read.
+        here.attach(&target("db"), Via::Auto, known("db")).unwrap();
+        let mine = end(&here, mine).unwrap().expect("there is a disk");
+        assert!(lock(&here).unwrap().is_none(), "who attached it starts nobody");
+        here.detach(&target("db"), false, State::Leaving).unwrap();
+        assert!(end(&here, mine).unwrap().is_none());
+        assert!(lock(&here).unwrap().is_some());
     }
 }

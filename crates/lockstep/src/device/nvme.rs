@@ -8,12 +8,14 @@
 //! that fails only the paths that it added are undone, for others may use the subsystem. Controllers belong to the resource:
 //! they go with the last of its volumes, and all disks of the subsystem with them, also those that nobody attached.
 
+use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::sync::Mutex;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::attached::Disk;
 use super::host::Host;
@@ -26,6 +28,12 @@ const FABRICS: &str = "dev/nvme-fabrics";
 
 /// How long a node may take to accept a connection. The kernel itself would wait for minutes, with nothing to interrupt it.
 const REACH_LIMIT: Duration = Duration::from_secs(3);
+
+/// A try that took so long and failed is not made again at once: others wait meanwhile.
+const COSTLY: Duration = Duration::from_secs(1);
+
+/// How long such a place is left alone by this process.
+const LEFT_ALONE: Duration = Duration::from_secs(60);
 
 /// What the kernel answers when it has the path already (`EALREADY`).
 const HAS_IT: i32 = 114;
@@ -46,6 +54,10 @@ pub(super) struct Nvme {
     pub(super) reach: fn(SocketAddr) -> io::Result<()>,
     /// Hands the kernel a key for TLS.
     pub(super) teach: Teach,
+    /// How long a try may take in vain before its place is left alone.
+    pub(super) costly: Duration,
+    /// Since when places are.
+    pub(super) left_alone: Mutex<BTreeMap<SocketAddr, Instant>>,
 }
 
 /// What has become of paths that were not there.
@@ -59,7 +71,30 @@ struct Paths {
 
 impl Nvme {
     pub(super) fn of_the_kernel() -> Nvme {
-        Nvme { connect, delete, reach, teach }
+        Nvme { connect, delete, reach, teach, costly: COSTLY, left_alone: Mutex::default() }
+    }
+
+    /// Tries something with a place. One that lets this host wait in vain is left alone for a while: who looks after disks would
+    /// wait for it in every round, with the list locked.
+    fn try_at<T>(
+        &self,
+        address: SocketAddr,
+        what: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
+        let left_alone = || self.left_alone.lock().expect("nobody panics with it");
+        if left_alone().get(&address).is_some_and(|since| since.elapsed() < LEFT_ALONE) {
+            return Err(io::Error::other("it let this host wait in vain a moment ago"));
+        }
+        let begun = Instant::now();
+        let done = what();
+        if done.is_err() && begun.elapsed() >= self.costly {
+            left_alone().insert(address, Instant::now());
+        }
+        done
+    }
+
+    fn try_reach(&self, address: SocketAddr) -> io::Result<()> {
+        self.try_at(address, || (self.reach)(address))
     }
 
     /// What a path proves itself by, as the kernel's line says it; those that are there go on by it too.
@@ -82,7 +117,7 @@ impl Nvme {
         let (nqn, id) = identity(host)?;
         let options = self.prove(host, disk, &nqn)?;
         let reached: Vec<io::Result<()>> = thread::scope(|scope| {
-            let tried = places.iter().map(|place| scope.spawn(|| (self.reach)(place.address)));
+            let tried = places.iter().map(|place| scope.spawn(|| self.try_reach(place.address)));
             let tried: Vec<_> = tried.collect();
             tried.into_iter().map(|one| one.join().expect("it does not panic")).collect()
         });
@@ -95,7 +130,8 @@ impl Nvme {
                 place.address.ip(),
                 place.address.port()
             );
-            match reached.and_then(|()| (self.connect)(host, &line)) {
+            let connect = || (self.connect)(host, &line);
+            match reached.and_then(|()| self.try_at(place.address, connect)) {
                 Err(error) if error.raw_os_error() == Some(HAS_IT) => {}
                 Err(error) => {
                     let hint = if disk.keys.is_none() && is_for_want_of_proof(&error) {
@@ -204,7 +240,7 @@ impl Maker for Nvme {
     fn lacks(&self, host: &Host, disk: &Disk) -> bool {
         let places = disk.nvme().into_iter();
         let mut missing = places.filter(|place| !has_path(host, place));
-        missing.any(|place| (self.reach)(place.address).is_ok())
+        missing.any(|place| self.try_reach(place.address).is_ok())
     }
 
     fn answers(&self, host: &Host, disk: &Disk) -> Result<(), String> {
@@ -377,4 +413,48 @@ fn new_uuid() -> String {
         low >> 48,
         low & 0xffff_ffff_ffff
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::net::SocketAddr;
+    use std::time::{Duration, Instant};
+
+    use super::super::host::Host;
+    use super::super::tests::{nvme_disk, nvme_host};
+    use super::{LEFT_ALONE, Maker, Nvme};
+
+    /// A node that stands still: the kernel gives it up after some time.
+    fn connect_in_vain(host: &Host, _: &str) -> io::Result<String> {
+        let tries = host.text("tmp/tries").unwrap_or_default();
+        std::fs::create_dir_all(host.at("tmp")).unwrap();
+        std::fs::write(host.at("tmp/tries"), format!("{tries}x")).unwrap();
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    #[test]
+    fn a_place_that_lets_a_host_wait_in_vain_is_left_alone_for_a_while() {
+        let (root, nvme) = nvme_host("in-vain");
+        let (host, address) = (root.host(), "127.77.0.1:4420");
+        let disk = nvme_disk("web", &[address]);
+        let tries = || host.text("tmp/tries").unwrap_or_default().len();
+        // One that refuses at once is tried again at once.
+        let quick = Nvme { connect: connect_in_vain, costly: Duration::from_secs(3600), ..nvme };
+        for count in 1..=2 {
+            assert!(quick.lacks(&host, &disk), "it accepts connections");
+            assert!(quick.make(&host, &disk).is_err());
+            assert_eq!(tries(), count);
+        }
+        let slow = Nvme { costly: Duration::ZERO, ..quick };
+        for _ in 0..2 {
+            assert!(slow.make(&host, &disk).is_err());
+            assert!(!slow.lacks(&host, &disk));
+            assert_eq!(tries(), 3);
+        }
+        let address: SocketAddr = address.parse().unwrap();
+        let long_ago = Instant::now().checked_sub(LEFT_ALONE).unwrap();
+        assert!(slow.left_alone.lock().unwrap().insert(address, long_ago).is_some());
+        assert!(slow.lacks(&host, &disk), "it has had its time");
+    }
 }

@@ -74,18 +74,20 @@ fn put(root: &Path, path: &str, text: &str) {
 
 /// What a made-up maker was asked, and how it answers.
 #[derive(Default)]
-struct Told {
+pub(super) struct Told {
     asked: Vec<String>,
     /// The disk that it makes; none: it cannot.
     disk: Option<&'static str>,
     is_made: bool,
     cannot_unmake: bool,
-    lacks: bool,
+    pub(super) lacks: bool,
     is_silent: bool,
     /// What the disk is called from when it was asked for an answer on: each name once, the last first.
     renamed: Vec<&'static str>,
     /// Disks that nobody could take for himself when it was asked to take one away.
     held: Vec<String>,
+    /// How often a disk of it was looked for.
+    pub(super) sought: usize,
     /// Whether the list was locked when it was asked for an answer.
     was_locked: Option<bool>,
 }
@@ -110,7 +112,8 @@ impl Maker for Puppet {
     }
 
     fn find(&self, _: &Host, _: &Disk) -> Option<String> {
-        let told = self.0.borrow();
+        let mut told = self.0.borrow_mut();
+        told.sought += 1;
         told.disk.filter(|_| told.is_made).map(str::to_owned)
     }
 
@@ -151,25 +154,28 @@ impl Maker for Puppet {
 }
 
 /// A made-up host with three makers: of ublk, of NVMe, of NBD.
-fn puppets(root: &Root, disks: [Option<&'static str>; 3]) -> (Here, [Rc<RefCell<Told>>; 3]) {
+pub(super) fn puppets(
+    root: &Root,
+    disks: [Option<&'static str>; 3],
+) -> (Here, [Rc<RefCell<Told>>; 3]) {
     let told = disks.map(|disk| Rc::new(RefCell::new(Told { disk, ..Told::default() })));
     let [ublk, nvme, nbd] = [0, 1, 2].map(|way: usize| Box::new(Puppet(told[way].clone())));
     let directory = root.0.join("var/lib/lockstep");
     (Here { host: root.host(), ublk, nvme, nbd, directory }, told)
 }
 
-fn target(text: &str) -> Target {
+pub(super) fn target(text: &str) -> Target {
     parse_target(text).unwrap()
 }
 
-fn known(text: &str) -> impl FnOnce() -> Result<Disk, Problem> {
+pub(super) fn known(text: &str) -> impl FnOnce() -> Result<Disk, Problem> {
     let target = target(text);
     let number = u32::from(target.volume) + 1;
     let place = format!("nvme+tcp://127.77.0.1:4420/nqn.x:{}/{number}", target.resource);
     move || Ok(disk_at(&target, &[parse_place(&place).unwrap()]))
 }
 
-fn asked(told: &Rc<RefCell<Told>>) -> Vec<String> {
+pub(super) fn asked(told: &Rc<RefCell<Told>>) -> Vec<String> {
     std::mem::take(&mut told.borrow_mut().asked)
 }
 
@@ -432,12 +438,12 @@ fn a_disk_that_lacks_something_is_completed_and_one_that_is_to_go_is_left_alone(
     }
     let disks = || Attached::read(&here.directory).unwrap().disks;
     let mut broken = Broken::default();
-    keep::tend(&here, &disks(), &mut broken);
+    keep::tend(&here, &disks(), &mut broken, |_| false);
     assert_eq!((asked(&told[1]), asked(&told[2])), (vec![], vec![]), "nothing lacks");
 
     told[1].borrow_mut().lacks = true;
     broken.disks.extend(["nbd0".to_owned(), "nbd1".to_owned()]);
-    keep::tend(&here, &disks(), &mut broken);
+    keep::tend(&here, &disks(), &mut broken, |_| false);
     assert_eq!(asked(&told[1]), ["make web/0"]);
     assert_eq!(asked(&told[2]), ["mend db/0"]);
     assert!(broken.disks.is_empty(), "one has a connection, the other is none of ours");
@@ -445,7 +451,7 @@ fn a_disk_that_lacks_something_is_completed_and_one_that_is_to_go_is_left_alone(
     // No node answers yet.
     told[2].borrow_mut().disk = None;
     broken.all = true;
-    keep::tend(&here, &disks(), &mut broken);
+    keep::tend(&here, &disks(), &mut broken, |_| false);
     assert_eq!(asked(&told[2]), ["make db/0"]);
 
     here.detach(&target("web"), false, State::Resting).unwrap();
@@ -453,7 +459,7 @@ fn a_disk_that_lacks_something_is_completed_and_one_that_is_to_go_is_left_alone(
     Attached::open(&here.directory).unwrap().put(&Disk { state: State::Leaving, ..db }).unwrap();
     asked(&told[1]);
     broken.all = true;
-    keep::tend(&here, &disks(), &mut broken);
+    keep::tend(&here, &disks(), &mut broken, |_| false);
     assert_eq!((asked(&told[1]), asked(&told[2])), (vec![], vec![]), "they are not to be there");
 
     // One that went after the list was read is not made anew.
@@ -462,7 +468,7 @@ fn a_disk_that_lacks_something_is_completed_and_one_that_is_to_go_is_left_alone(
     asked(&told[2]);
     let before: Vec<Disk> =
         before.into_iter().map(|disk| Disk { state: State::Attached, ..disk }).collect();
-    keep::tend(&here, &before, &mut broken);
+    keep::tend(&here, &before, &mut broken, |_| false);
     assert_eq!((asked(&told[1]), asked(&told[2])), (vec![], vec![]));
 }
 
@@ -554,14 +560,14 @@ fn reach(address: SocketAddr) -> io::Result<()> {
     }
 }
 
-fn nvme_host(name: &str) -> (Root, Nvme) {
+pub(super) fn nvme_host(name: &str) -> (Root, Nvme) {
     let root = Root::of(name);
     root.put("dev/nvme-fabrics", "");
     root.put("sys/module/nvme_core/parameters/multipath", "Y\n");
-    (root, Nvme { connect: kernel, delete, reach, teach })
+    (root, Nvme { connect: kernel, delete, reach, teach, ..Nvme::of_the_kernel() })
 }
 
-fn nvme_disk(text: &str, places: &[&str]) -> Disk {
+pub(super) fn nvme_disk(text: &str, places: &[&str]) -> Disk {
     let target = target(text);
     let number = target.volume + 1;
     let url =
@@ -710,7 +716,10 @@ fn here_with_nvme(root: &Root) -> Here {
     root.put("dev/nvme-fabrics", "");
     root.put("sys/module/nvme_core/parameters/multipath", "Y\n");
     let (here, _) = puppets(root, [None; 3]);
-    Here { nvme: Box::new(Nvme { connect: kernel, delete, reach, teach }), ..here }
+    Here {
+        nvme: Box::new(Nvme { connect: kernel, delete, reach, teach, ..Nvme::of_the_kernel() }),
+        ..here
+    }
 }
 
 const SECRET: &str = "DHHC-1:00:AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyAl7OaH:";
@@ -901,20 +910,6 @@ fn a_disk_of_another_resource_with_the_name_is_not_taken_for_it() {
 }
 
 #[test]
-fn a_connection_is_given_while_somebody_changes_what_is_attached() {
-    let root = Root::of("busy");
-    let (here, told) = puppets(&root, [None, None, Some("nbd0")]);
-    here.attach(&target("db"), Via::Nbd, known("db")).unwrap();
-    asked(&told[2]);
-    let disks = Attached::read(&here.directory).unwrap().disks;
-    let _held = Attached::open(&here.directory).unwrap();
-    let mut broken = Broken::default();
-    broken.disks.insert("nbd0".to_owned());
-    keep::tend(&here, &disks, &mut broken);
-    assert_eq!(asked(&told[2]), ["mend db/0"]);
-}
-
-#[test]
 fn a_disk_that_may_have_been_made_stays_written_down() {
     let root = Root::of("lost-answer");
     root.put("proc/sys/kernel/random/boot_id", "this-boot\n");
@@ -972,20 +967,6 @@ fn nobody_can_begin_to_use_a_disk_that_goes() {
 }
 
 #[test]
-fn who_looks_after_disks_does_not_end_when_one_was_attached_meanwhile() {
-    let root = Root::of("end");
-    let (here, _) = puppets(&root, [None, None, Some("nbd0")]);
-    let lock = keep::lock(&here).unwrap().unwrap();
-    // The list was empty when it was read.
-    here.attach(&target("db"), Via::Auto, known("db")).unwrap();
-    let lock = keep::end(&here, lock).unwrap().expect("there is a disk");
-    assert!(keep::lock(&here).unwrap().is_none(), "who attached it starts nobody");
-    here.detach(&target("db"), false, State::Leaving).unwrap();
-    assert!(keep::end(&here, lock).unwrap().is_none());
-    assert!(keep::lock(&here).unwrap().is_some());
-}
-
-#[test]
 fn whose_a_named_place_is_is_written_down_with_it() {
     let root = Root::of("from-id");
     let (here, host) = (here_with_nvme(&root), root.host());
@@ -997,4 +978,20 @@ fn whose_a_named_place_is_is_written_down_with_it() {
     root.put("sys/block/nvme0n1/nguid", "00000000-0000-00b2-0000-000000000000\n");
     let problem = here.attach(&target("web"), Via::Nvme, known("web")).unwrap_err();
     assert!(problem.message.contains("another resource of that name"), "{problem}");
+}
+
+#[test]
+fn whose_a_disk_is_is_asked_of_what_makes_disks_of_that_name_only() {
+    let root = Root::of("link-of");
+    let (here, told) = puppets(&root, [Some("ublkb3"), Some("nvme0n1"), Some("nbd0")]);
+    for (name, via) in [("web", Via::Ublk), ("db", Via::Nvme), ("log", Via::Nbd)] {
+        here.attach(&target(name), via, known(name)).unwrap();
+    }
+    for (name, volume) in [("ublkb3", "web"), ("nvme0n1", "db"), ("nbd0", "log")] {
+        told.iter().for_each(|one| one.borrow_mut().sought = 0);
+        assert_eq!(here.whose(name).unwrap(), Some(target(volume)));
+        let sought = told.each_ref().map(|one| one.borrow().sought);
+        assert_eq!(sought.iter().sum::<usize>(), 1, "{name}: {sought:?}");
+    }
+    assert_eq!(here.whose("sda").unwrap(), None);
 }
