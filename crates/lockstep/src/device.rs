@@ -131,8 +131,9 @@ trait Maker {
     fn answers(&self, _host: &Host, _disk: &Disk) -> Result<(), String> {
         Ok(())
     }
-    /// Gives a disk that is there what requests to it wait for. The list may change meanwhile.
-    fn mend(&self, _host: &Host, _disk: &Disk) -> Result<(), String> {
+    /// Gives a disk that is there what requests to it wait for, as they do if it `is_broken`, and may otherwise. The list may change
+    /// meanwhile.
+    fn mend(&self, _host: &Host, _disk: &Disk, _is_broken: bool) -> Result<(), String> {
         Ok(())
     }
     /// Takes it away, or what is left of it, but for what others need.
@@ -321,7 +322,7 @@ impl Here {
             },
             ublk: Box::new(Ublk::of_the_nodes()),
             nvme: Box::new(Nvme::of_the_kernel()),
-            nbd: Box::new(Nbd),
+            nbd: Box::new(Nbd::default()),
             directory,
         })
     }

@@ -7,7 +7,7 @@ mod harness;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use harness::{Cluster, content};
+use harness::{Cluster, Volume, content};
 
 const MIB: u64 = 1 << 20;
 
@@ -172,25 +172,58 @@ fn a_client_that_moves_notices_nothing_of_a_fail_over() {
     cluster.signal(1, "CONT");
 }
 
-/// What node 2 took from one that moves waits for a primary longer than that surely stays.
+/// Alone it has no majority, which another node may be part of.
+#[test]
+fn a_client_that_moves_is_sent_on_by_a_node_without_quorum_and_not_let_in_by_it() {
+    let cluster = serving("moves-away", &[1, 2, 3]);
+    let mut moves = cluster.open(2, "alpha?moves");
+    let mut stays = cluster.open(2, "alpha");
+    moves.write(0, &content(1, 4096)).expect("written");
+    [1, 3].into_iter().for_each(|node| cluster.signal(node, "STOP"));
+    moves.send_write(0, &content(2, 4096));
+    stays.send_write(4096, &content(3, 4096));
+    cluster.wait_for("the client to be sent on", || {
+        let log = cluster.log(2);
+        if log.contains("an NBD client went: this node has no quorum") { Ok(()) } else { Err(log) }
+    });
+    assert!(moves.take_answer().is_err(), "its connection ends, without an answer");
+    let address = format!("{}:10809", cluster.address(2));
+    let open = |export: &str| Volume::try_open(&address, export, None);
+    let refused = open("alpha/0?moves").map(drop).unwrap_err();
+    assert!(refused.contains("no quorum"), "{refused}");
+    // Who has no other place waits here, as ever.
+    drop(open("alpha").expect("it is let in"));
+    [1, 3].into_iter().for_each(|node| cluster.signal(node, "CONT"));
+    stays.take_answer().expect("written");
+    let mut again = cluster.open(2, "alpha?moves");
+    again.write(0, &content(4, 4096)).expect("written");
+    assert!(again.read(0, 4096).expect("read") == content(4, 4096));
+    assert_eq!(cluster.log(2).matches("an NBD client went: this node has no quorum").count(), 1);
+}
+
+/// What node 2 took from one that moves waits for the only copy longer than that surely stays.
 #[test]
 fn what_a_client_that_moves_may_have_asked_elsewhere_is_not_carried_out_by_the_next_primary() {
-    let cluster = serving("moves-held", &[1, 2, 3]);
+    let mut cluster = Cluster::new("moves-held", 3);
+    (1..=3).for_each(|node| cluster.start(node));
+    let mut file = cluster.resource("alpha", 8 * MIB, &[1, 2, 3]);
+    for witness in &mut file.members[1..] {
+        (witness.kind, witness.stores) = (wire::MemberKind::Witness, Vec::new());
+    }
+    cluster.create(&file);
     let mut first = cluster.open(1, "alpha");
     first.write(0, &content(1, 4096)).expect("written");
     let mut second = cluster.open(2, "alpha?moves");
     assert!(second.read(0, 4096).expect("read") == content(1, 4096));
-    cluster.signal(3, "STOP");
-    first.write(4096, &content(1, 4096)).expect("written without node 3");
     cluster.signal(1, "STOP");
     second.send_write(0, &content(2, 4096));
-    // So long it waits here.
+    // So long it waits here, where there is a quorum.
     std::thread::sleep(std::time::Duration::from_secs(5));
-    cluster.signal(3, "CONT");
+    cluster.signal(1, "CONT");
     assert!(second.read(0, 4096).is_err(), "its connection ends, without an answer");
+    assert!(!cluster.log(2).contains("this node has no quorum"), "and not for that");
     let mut again = cluster.open(2, "alpha?moves");
     assert!(again.read(0, 4096).expect("read") == content(1, 4096), "it was not carried out");
     again.write(0, &content(2, 4096)).expect("written");
     assert!(again.read(0, 4096).expect("read") == content(2, 4096));
-    cluster.signal(1, "CONT");
 }

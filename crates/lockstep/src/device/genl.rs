@@ -150,7 +150,8 @@ fn dead(came: &Came<'_>, family: u16) -> Option<u32> {
 /// What the kernel is told of a volume.
 #[derive(Clone, Debug)]
 pub(super) struct Export {
-    pub(super) size_bytes: u64,
+    /// None: a disk that is there keeps the size that it has.
+    pub(super) size_bytes: Option<u64>,
     pub(super) block_bytes: u32,
     /// As the protocol numbers them.
     pub(super) flags: u16,
@@ -220,7 +221,8 @@ impl Family {
         index.ok_or(Errno::NO_DATA)
     }
 
-    /// Gives a disk a connection instead of one that broke; one that is whole keeps what it has. Its size is set anew.
+    /// Gives a disk a connection instead of one that broke; one that is whole keeps what it has. Its size is set anew if
+    /// there is one.
     pub(super) fn reconnect(
         &mut self,
         index: u32,
@@ -290,8 +292,10 @@ fn disk(export: &Export, socket: BorrowedFd<'_>) -> Attributes {
     let descriptor = socket.as_raw_fd().cast_unsigned();
     let socket = Attributes::default().number(SOCKET_NUMBER, descriptor);
     let sockets = Attributes::default().put(SOCKET | NESTED, &socket.0);
-    Attributes::default()
-        .long(SIZE, export.size_bytes)
+    let size = Attributes::default();
+    export
+        .size_bytes
+        .map_or_else(Attributes::default, |bytes| size.long(SIZE, bytes))
         .long(BLOCK_SIZE, u64::from(export.block_bytes))
         .long(TIMEOUT, REQUEST_SECONDS)
         .long(FLAGS, u64::from(export.flags))
@@ -306,9 +310,11 @@ const NESTED: u16 = 0x8000;
 #[cfg(test)]
 mod tests {
     use super::{
-        Attributes, CONTROLLER, Errno, FAMILY_ID, Family, GROUP_ID, GROUP_NAME, GROUPS, INDEX,
-        LINK_DEAD, NESTED, attributes, dead, group, message, messages, number, value,
+        Attributes, BACKEND, BLOCK_SIZE, CONTROLLER, Errno, Export, FAMILY_ID, Family, GROUP_ID,
+        GROUP_NAME, GROUPS, INDEX, LINK_DEAD, NESTED, SIZE, attributes, dead, disk, group, message,
+        messages, number, value,
     };
+    use std::os::fd::AsFd;
 
     #[test]
     fn attributes_are_read_as_they_are_written_whatever_their_lengths() {
@@ -355,6 +361,22 @@ mod tests {
         match Family::open() {
             Ok(family) => assert!(family.group.is_some()),
             Err(errno) => assert_eq!(errno, Errno::NOT_FOUND),
+        }
+    }
+
+    #[test]
+    fn a_disk_is_told_a_size_only_where_it_is_to_have_that() {
+        let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        for size_bytes in [Some(1 << 20), None] {
+            let backend = "lockstep:web/0:b2".to_owned();
+            let export = Export { size_bytes, block_bytes: 4096, flags: 1, backend };
+            let told = disk(&export, socket.as_fd()).0;
+            let told = attributes(&told);
+            assert_eq!(
+                value(&told, SIZE),
+                size_bytes.map(u64::to_ne_bytes).as_ref().map(|of| &of[..])
+            );
+            assert!(value(&told, BLOCK_SIZE).is_some() && value(&told, BACKEND).is_some());
         }
     }
 

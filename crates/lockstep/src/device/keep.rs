@@ -203,7 +203,7 @@ fn mend(here: &Here, disks: &[Disk], broken: &mut Broken) {
         if !all && !told {
             continue;
         }
-        if let Err(why) = maker.mend(&here.host, disk) {
+        if let Err(why) = maker.mend(&here.host, disk, told) {
             if !told {
                 eprintln!("{}: {why}", disk.target());
             }

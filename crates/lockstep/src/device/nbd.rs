@@ -1,10 +1,12 @@
 //! Disks by the kernel's NBD client: it gets a connection that has negotiated, and another one when that breaks.
 //!
 //! Always: a disk is found again by the name that the kernel keeps with it (`backend`), never by its number; nobody's
-//! connection is replaced while it is whole.
+//! connection is replaced while it is whole; only who attaches a disk makes it smaller.
 //!
 //! Not here: the messages (`genl`), who looks after disks (`keep`).
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::TcpStream;
@@ -34,8 +36,23 @@ const BLOCK_BYTES_MIN: u32 = 512;
 /// kernel asks for up to 4 GiB unless it is told.
 const TRIM_BYTES_MAX: u64 = 256 << 20;
 
+/// Why a disk that is there is offered a connection.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Offer {
+    /// Somebody attaches the disk.
+    Asked,
+    /// It has none, as the kernel says.
+    Broken,
+    /// It may have one.
+    Perhaps,
+}
+
 /// The kernel's client.
-pub(super) struct Nbd;
+#[derive(Default)]
+pub(super) struct Nbd {
+    /// Where the connection of a disk leads that this process gave it, by the disk's names.
+    leads: RefCell<BTreeMap<String, NbdPlace>>,
+}
 
 impl Maker for Nbd {
     fn make(&self, host: &Host, disk: &Disk) -> Result<Made, Unmade> {
@@ -48,15 +65,16 @@ impl Maker for Nbd {
         let mut left = Left::Nothing;
         let (name, place) = match index(host, disk) {
             Some((name, index)) => {
-                let place = reconnect(host, disk, &name, index)?;
+                let place = self.reconnect(host, disk, (&name, index), Offer::Asked)?;
                 (name, place)
             }
             None => {
                 let mut family = Family::open().map_err(no_netlink)?;
-                let (place, socket, export) = reach_one(&places, disk)?;
+                let (place, socket, export) = reach_one(&places, None, disk)?;
                 let number = family.connect(&export, socket.as_fd()).map_err(refused)?;
                 let name = format!("nbd{number}");
                 left = Left::Added(vec![name.clone()]);
+                self.leads.borrow_mut().insert(disk.target().to_string(), place.clone());
                 (name, place)
             }
         };
@@ -75,7 +93,7 @@ impl Maker for Nbd {
         limit_trims(host, &name);
         Ok(Made {
             disk: name,
-            why: format!("a connection to {place}, and another one when it breaks"),
+            why: format!("a connection to {}, and another one when it breaks", place.server),
             id: index(host, disk).and_then(|(name, _)| identity_of(host, &name)),
         })
     }
@@ -103,13 +121,14 @@ impl Maker for Nbd {
 
     /// The kernel says of no connection whether it is whole; so it is offered another one.
     fn answers(&self, host: &Host, disk: &Disk) -> Result<(), String> {
-        self.mend(host, disk)
+        self.mend(host, disk, false)
     }
 
     /// That no list is locked does no harm: the kernel takes no connection for a disk that it ends, nor for one of another name.
-    fn mend(&self, host: &Host, disk: &Disk) -> Result<(), String> {
+    fn mend(&self, host: &Host, disk: &Disk, is_broken: bool) -> Result<(), String> {
         let (name, number) = index(host, disk).ok_or_else(|| "it is not there".to_owned())?;
-        reconnect(host, disk, &name, number).map(drop)
+        let offer = if is_broken { Offer::Broken } else { Offer::Perhaps };
+        self.reconnect(host, disk, (&name, number), offer).map(drop)
     }
 
     fn unmake(&self, host: &Host, disk: &Disk, going: Going) -> Result<(), String> {
@@ -136,18 +155,45 @@ fn refused(errno: Errno) -> String {
     format!("the kernel's NBD client: {errno}")
 }
 
-/// Offers a disk that is there a connection; to which place.
-fn reconnect(host: &Host, disk: &Disk, name: &str, number: u32) -> Result<String, String> {
-    let mut family = Family::open().map_err(no_netlink)?;
-    let (place, socket, export) = reach_one(&disk.nbd(), disk)?;
-    let kept = host.text(format!("sys/block/{name}/backend")).unwrap_or_default();
-    if kept != export.backend {
-        return Err(format!("{place} has another resource of that name than /dev/{name} ({kept})"));
+impl Nbd {
+    /// Offers a disk that is there a connection; to which place.
+    fn reconnect(
+        &self,
+        host: &Host,
+        disk: &Disk,
+        (name, number): (&str, u32),
+        offer: Offer,
+    ) -> Result<NbdPlace, String> {
+        let mut family = Family::open().map_err(no_netlink)?;
+        let target = disk.target().to_string();
+        // Where it broke it may break again: the next place may serve.
+        let broke = self.leads.borrow().get(&target).filter(|_| offer == Offer::Broken).cloned();
+        let (place, socket, mut export) = reach_one(&disk.nbd(), broke.as_ref(), disk)?;
+        let kept = host.text(format!("sys/block/{name}/backend")).unwrap_or_default();
+        if kept != export.backend {
+            let server = &place.server;
+            return Err(format!(
+                "{server} has another resource of that name than /dev/{name} ({kept})"
+            ));
+        }
+        if offer != Offer::Asked {
+            export.size_bytes = export.size_bytes.filter(|&bytes| !is_less(host, name, bytes));
+        }
+        family.reconnect(number, &export, socket.as_fd()).map_err(refused)?;
+        if offer == Offer::Broken {
+            self.leads.borrow_mut().insert(target, place.clone());
+        }
+        // Some kernels forget it with each connection.
+        limit_trims(host, name);
+        Ok(place)
     }
-    family.reconnect(number, &export, socket.as_fd()).map_err(refused)?;
-    // Some kernels forget it with each connection.
-    limit_trims(host, name);
-    Ok(place)
+}
+
+/// Whether a disk has more than so many bytes. A node that was cut off while the volume grew does not know of it.
+fn is_less(host: &Host, name: &str, bytes: u64) -> bool {
+    let sectors = host.text(format!("sys/block/{name}/size"));
+    let sectors = sectors.and_then(|text| text.parse::<u64>().ok());
+    sectors.is_some_and(|sectors| bytes / 512 < sectors)
 }
 
 /// Has the kernel cut what it gives back. One that does not let itself be told has large requests cut short by the node.
@@ -192,17 +238,31 @@ fn index(host: &Host, disk: &Disk) -> Option<(String, u32)> {
     })
 }
 
-/// A connection to the first place that has the volume.
-fn reach_one(places: &[NbdPlace], disk: &Disk) -> Result<(String, OwnedFd, Export), String> {
+/// Those places first that are behind the one whose connection broke.
+fn in_turn<'a>(
+    places: &'a [NbdPlace],
+    broke: Option<&NbdPlace>,
+) -> impl Iterator<Item = &'a NbdPlace> {
+    let at = broke.and_then(|broke| places.iter().position(|place| place == broke));
+    let (before, behind) = places.split_at(at.map_or(0, |at| at + 1));
+    behind.iter().chain(before)
+}
+
+/// A connection to the first place that has the volume, behind the one whose connection broke.
+fn reach_one(
+    places: &[NbdPlace],
+    broke: Option<&NbdPlace>,
+    disk: &Disk,
+) -> Result<(NbdPlace, OwnedFd, Export), String> {
     let mut refused = Vec::new();
     // The kernel sends what has no answer to whoever is next.
     let moves = if places.len() > 1 { client::MOVES } else { "" };
-    for place in places {
+    for place in in_turn(places, broke) {
         match reach(place, moves, &disk.target()) {
             Ok((_, export)) if !disk.is_of(identity_in(&export.backend)) => {
                 refused.push(format!("{} has another resource of that name", place.server));
             }
-            Ok((socket, export)) => return Ok((place.server.to_string(), socket, export)),
+            Ok((socket, export)) => return Ok((place.clone(), socket, export)),
             Err(error) => refused.push(format!("{}: {error}", place.server)),
         }
     }
@@ -247,7 +307,7 @@ fn reach(place: &NbdPlace, moves: &str, target: &Target) -> io::Result<(OwnedFd,
         }
     };
     let export = Export {
-        size_bytes: ready.size_bytes,
+        size_bytes: Some(ready.size_bytes),
         block_bytes: ready.block_bytes_min.max(BLOCK_BYTES_MIN),
         // Newer kernels ask for up to 4 GiB of zeroes by one request, which a node's disk may have to write, and for all of it anew
         // when that took ten seconds. Without the flag they write zeroes as they write anything.
@@ -269,9 +329,41 @@ fn limit(
 
 #[cfg(test)]
 mod tests {
-    use super::super::place::parse_target;
+    use super::super::place::{NbdPlace, Place, parse_place, parse_target};
     use super::super::tests::Root;
-    use super::{backend, identity, identity_in, limit_trims};
+    use super::{backend, identity, identity_in, in_turn, is_less, limit_trims};
+
+    #[test]
+    fn the_place_whose_connection_broke_is_tried_last() {
+        let place = |number: u8| match parse_place(&format!("nbd://127.77.0.{number}:10809/web")) {
+            Ok(Place::Nbd(place)) => place,
+            other => panic!("{other:?}"),
+        };
+        let places = [1, 2, 3].map(place);
+        let tried = |broke: Option<u8>| -> Vec<NbdPlace> {
+            in_turn(&places, broke.map(place).as_ref()).cloned().collect()
+        };
+        for (broke, order) in [
+            (None, [1, 2, 3]),
+            (Some(1), [2, 3, 1]),
+            (Some(2), [3, 1, 2]),
+            (Some(3), [1, 2, 3]),
+            (Some(9), [1, 2, 3]),
+        ] {
+            assert_eq!(tried(broke), order.map(place), "{broke:?}");
+        }
+        let only: Vec<_> = in_turn(&places[..1], Some(&places[0])).collect();
+        assert_eq!(only, [&places[0]]);
+    }
+
+    #[test]
+    fn a_disk_is_seen_to_have_more_than_a_node_tells() {
+        let root = Root::of("size");
+        root.put("sys/block/nbd0/size", "2048\n");
+        let less = |bytes| is_less(&root.host(), "nbd0", bytes);
+        assert_eq!([(1 << 20) - 512, 1 << 20, 2 << 20].map(less), [true, false, false]);
+        assert!(!is_less(&root.host(), "nbd1", 0), "nothing is known of it");
+    }
 
     #[test]
     fn the_identity_is_what_stands_last_in_the_words_about_a_volume() {

@@ -138,7 +138,7 @@ impl Maker for Puppet {
         if self.0.borrow().is_silent { Err("nobody answers".to_owned()) } else { Ok(()) }
     }
 
-    fn mend(&self, _: &Host, disk: &Disk) -> Result<(), String> {
+    fn mend(&self, _: &Host, disk: &Disk, _: bool) -> Result<(), String> {
         self.0.borrow_mut().asked.push(format!("mend {}", disk.target()));
         Ok(())
     }

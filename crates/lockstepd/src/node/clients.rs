@@ -265,6 +265,11 @@ impl Client {
         self.connection.nvme().is_some() || (moves && self.connection.nbd().is_some())
     }
 
+    /// Whether it is an NBD client that goes to another node by itself, be it at home elsewhere.
+    pub(super) fn moves(&self) -> bool {
+        self.way.is_some() && self.controller.is_none()
+    }
+
     /// Which host it is, if it says so: those that do not cannot register for reservations.
     pub(super) fn host(&self) -> HostId {
         self.claim.as_ref().map_or(HostId(0), Claim::host)
@@ -709,6 +714,9 @@ impl Node {
     fn look_up(&mut self, key: Key, name: &str, enters: bool) {
         let found = self.find_export(name);
         let stopping = self.stopping.is_some();
+        let moves = name.ends_with(MOVES);
+        let wanted = found.as_ref().filter(|_| moves).map(|(resource, ..)| *resource);
+        let is_away = wanted.is_some_and(|resource| self.is_away_for_long(resource));
         let Some(client) = self.clients.get_mut(key) else { return };
         let Some(connection) = client.connection.nbd() else { return };
         if stopping {
@@ -717,9 +725,12 @@ impl Node {
         let Some((resource, volume, info)) = found else {
             return connection.refuse(Refusal::Unknown, "no volume of this name here");
         };
+        if is_away {
+            return connection.refuse(Refusal::Policy, "this node has no quorum: ask another");
+        }
         let known = self.resources.get_mut(resource).expect("just found");
         connection.found(&info, enters, known.shard_count());
-        if enters && name.ends_with(MOVES) {
+        if enters && moves {
             connection.moves();
             client.way = Some(Way { number: self.hosts.next_way(), stays: STAYS });
             self.hosts.come(self.hands.now());

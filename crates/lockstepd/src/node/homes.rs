@@ -182,7 +182,8 @@ impl Node {
         if let Some(client) = self.clients.get_mut(key) {
             client.stay = Some(Stay { home, namespaces: None, turn, expiry });
         }
-        if is_watched_host {
+        // Those that move without a controller are still looked after here.
+        if is_watched_host && is_nvme {
             self.hosts.go();
         }
         let guest = Guest {
@@ -241,6 +242,9 @@ impl Node {
     /// A client's home says that it has gone.
     pub(super) fn on_gone(&mut self, key: Key, is_fault: bool) {
         let Some(client) = self.clients.remove(key) else { return };
+        if client.moves() {
+            self.hosts.go();
+        }
         self.withdraw_commands_of(key);
         self.visitors.faults += u64::from(is_fault);
         if let Some((resource, _)) = client.opened {

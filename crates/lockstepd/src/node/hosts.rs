@@ -11,7 +11,7 @@
 //! Not here: sockets and requests (`clients`), the protocol (`nvme`).
 
 use base::{Duration, HostId, Instant, NodeId, SECTOR_BYTES, VolumeId, Way};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -79,6 +79,8 @@ pub(crate) struct Hosts {
     /// What the discovery service told last, and how often that changed.
     listed: Vec<Entry>,
     generation: u64,
+    /// Resources that NBD clients that move wanted here and that could serve nobody, since when they cannot.
+    away: BTreeMap<Key, Instant>,
     /// Hosts that the table does not know, or that did not prove who they are.
     pub(super) refused: u64,
     /// The machine's TLS, once a host has a key for it.
@@ -171,14 +173,19 @@ impl Hosts {
         self.ways
     }
 
-    /// One went.
+    /// One went, also to another thread unless it is still looked after here.
     pub(super) fn go(&mut self) {
         self.connections -= 1;
     }
 
+    /// Whether somebody hears of what changes.
+    fn is_to_look(&self) -> bool {
+        self.connections > 0 || !self.away.is_empty()
+    }
+
     /// When it is to be looked again.
     pub(super) fn wake_at(&self) -> Option<Instant> {
-        (self.connections > 0).then(|| self.looked_at + LOOK_EVERY)
+        self.is_to_look().then(|| self.looked_at + LOOK_EVERY)
     }
 }
 
@@ -195,7 +202,7 @@ impl Node {
     /// Gives up hosts that are silent, and tells the others what has changed for them.
     pub(super) fn look_after_hosts(&mut self) {
         let now = self.hands.now();
-        if self.hosts.connections == 0 || now < self.hosts.looked_at + LOOK_EVERY {
+        if !self.hosts.is_to_look() || now < self.hosts.looked_at + LOOK_EVERY {
             return;
         }
         let stood_still = now.since(self.hosts.looked_at) > STANDSTILL;
@@ -221,11 +228,44 @@ impl Node {
                 self.tell_host(key);
             }
         }
+        if self.threads.is_first() {
+            self.send_movers_on();
+        }
         if self.threads.others() > 0 && self.threads.is_first() {
             for key in self.clients.keys() {
                 let way = self.clients.get(key).and_then(|client| client.way);
                 let expiry = way.and_then(|way| expiries.get(&way.number).copied().flatten());
                 self.tell_stay(key, expiry);
+            }
+        }
+    }
+
+    /// Whether a resource could serve nobody here for as long as a write of an NBD client that moves may wait here: such a client is to ask
+    /// another node. A short loss of quorum, or a start, costs it nothing. It counts from when this is asked first.
+    pub(super) fn is_away_for_long(&mut self, resource: Key) -> bool {
+        if self.turn_of(resource) != Turn::Away {
+            self.hosts.away.remove(&resource);
+            return false;
+        }
+        let now = self.hands.now();
+        now >= *self.hosts.away.entry(resource).or_insert(now) + STAYS
+    }
+
+    /// Ends connections of NBD clients that move, where another node may serve them and this one does not.
+    fn send_movers_on(&mut self) {
+        let movers = self.clients.iter().filter(|(_, client)| client.moves());
+        let resources = movers.filter_map(|(_, client)| client.opened.map(|(of, _)| of));
+        let resources: BTreeSet<Key> = resources.chain(self.hosts.away.keys().copied()).collect();
+        for resource in resources {
+            if !self.is_away_for_long(resource) {
+                continue;
+            }
+            for key in self.clients.keys() {
+                let is_one =
+                    |one: &Client| one.moves() && one.opened.is_some_and(|(of, _)| of == resource);
+                if self.clients.get(key).is_some_and(is_one) {
+                    self.drop_client(key, "this node has no quorum, and another may have");
+                }
             }
         }
     }
