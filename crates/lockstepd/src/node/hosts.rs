@@ -48,6 +48,9 @@ const REPROOF_LIMIT: Duration = Duration::from_millis(5000);
 /// Controllers of the discovery service, at most: whoever reaches the port can have them, and hosts need numbers too.
 const DISCOVERIES_MAX: usize = 32;
 
+/// How often it is looked for them, all together, what there is to connect to.
+const LIST_EVERY: Duration = Duration::from_secs(1);
+
 /// How long such a one lasts whose host does not say how often it will be heard of, as the specification has it.
 const DISCOVERY_PATIENCE_MS: u32 = 120_000;
 
@@ -76,9 +79,11 @@ pub(crate) struct Hosts {
     ways: u32,
     /// When it was looked last what has changed for them.
     looked_at: Instant,
-    /// What the discovery service told last, and how often that changed.
+    /// What there is to connect to, and how often that changed.
     listed: Vec<Entry>,
     generation: u64,
+    /// When it was looked last what there is, for hosts that have asked.
+    listed_at: Instant,
     /// Resources that NBD clients that move wanted here and that could serve nobody, since when they cannot.
     away: BTreeMap<Key, Instant>,
     /// Hosts that the table does not know, or that did not prove who they are.
@@ -208,6 +213,7 @@ impl Node {
         let stood_still = now.since(self.hosts.looked_at) > STANDSTILL;
         self.hosts.looked_at = now;
         self.drop_outdated_hosts(now);
+        self.list_for_discoverers(now);
         let mut expiries: BTreeMap<u32, Option<Expiry>> = BTreeMap::new();
         for key in self.clients.keys() {
             let Some(client) = self.clients.get_mut(key) else { continue };
@@ -303,7 +309,12 @@ impl Node {
         let Some(client) = client else { return };
         let service = match client.opened {
             Some((resource, _)) => self.resources.get(resource).map(|one| self.service_of(one)),
-            None => self.discovered_by(key).map(|host| self.discovery(key, &host)),
+            None => match self.discovered_by(key) {
+                Some((host, told)) if told != self.hosts.generation => {
+                    Some(self.discovery(key, &host))
+                }
+                _ => None,
+            },
         };
         let Some(service) = service else { return };
         let Some(client) = self.clients.get_mut(key) else { return };
@@ -349,12 +360,12 @@ impl Node {
         self.stir_client(key);
     }
 
-    /// The host that asks the discovery service, if it is one.
-    fn discovered_by(&mut self, key: Key) -> Option<String> {
+    /// The host that asks the discovery service, if it is one, and which list it was told last.
+    fn discovered_by(&mut self, key: Key) -> Option<(String, u64)> {
         let client = self.clients.get_mut(key)?;
         let controller = client.connection.nvme()?.controller()?;
-        matches!(controller.service(), Service::Discovery { .. })
-            .then(|| client.discovers.clone().unwrap_or_default())
+        let Service::Discovery { generation, .. } = controller.service() else { return None };
+        Some((client.discovers.clone().unwrap_or_default(), *generation))
     }
 
     /// The name of a resource's subsystem.
@@ -412,15 +423,30 @@ impl Node {
         name
     }
 
-    /// What there is to connect to, as this host is told.
-    fn discovery(&mut self, key: Key, host: &str) -> Service {
-        let tls = self.config.nvme_hosts.as_ref().is_some_and(|table| table.seals(host));
-        let mut entries: Vec<Entry> =
+    /// Looks what there is to connect to.
+    fn list(&mut self) {
+        let entries: Vec<Entry> =
             self.resources.iter().flat_map(|(_, resource)| self.entries_of(resource)).collect();
         if entries != self.hosts.listed {
-            self.hosts.listed.clone_from(&entries);
+            self.hosts.listed = entries;
             self.hosts.generation += 1;
         }
+    }
+
+    /// The same, for hosts that have asked and want to hear of changes. That costs the more the more resources there are, and whoever
+    /// reaches the port can ask.
+    fn list_for_discoverers(&mut self, now: Instant) {
+        let is_time = now >= self.hosts.listed_at + LIST_EVERY;
+        if is_time && self.clients.iter().any(|(_, one)| one.discovers.is_some()) {
+            self.hosts.listed_at = now;
+            self.list();
+        }
+    }
+
+    /// What there is to connect to, as this host is told.
+    fn discovery(&self, key: Key, host: &str) -> Service {
+        let tls = self.config.nvme_hosts.as_ref().is_some_and(|table| table.seals(host));
+        let mut entries = self.hosts.listed.clone();
         // What hosts are told of differently is no change.
         let came_by = self.host_came_by(key);
         for entry in &mut entries {
@@ -490,6 +516,7 @@ impl Node {
                 warning_limited!("the discovery service has {DISCOVERIES_MAX} hosts already");
                 return Err(Status::CONNECT_BUSY.into());
             }
+            self.list();
             let service = self.discovery(key, &connect.host);
             let keep_alive_ms = match connect.keep_alive_ms {
                 0 => DISCOVERY_PATIENCE_MS,
@@ -664,11 +691,11 @@ impl Node {
     /// The table of hosts is another: ends the connections of those who could not come in now. Who may come in by
     /// another secret than it proved by has some time to prove who it is by that.
     pub(super) fn judge_hosts(&mut self) {
+        // Whom discovery tells to speak TLS may be another, too.
+        self.hosts.generation += 1;
         if self.config.nvme_hosts.is_none() {
             return;
         }
-        // Whom discovery tells to speak TLS may be another, too.
-        self.hosts.generation += 1;
         let until = self.hands.now() + REPROOF_LIMIT;
         for key in self.clients.keys() {
             self.renew_credentials(key);
