@@ -174,6 +174,20 @@ fn a_node_tells_where_others_serve_what_they_have() {
     assert_eq!(cluster.status(2, "alpha").volumes[0].elsewhere, Vec::<String>::new());
 }
 
+#[test]
+fn hosts_that_stay_with_the_discovery_service_are_told_what_there_is_since() {
+    let cluster = cluster("nvme-since", 1);
+    let open = |_| NvmeDiscovery::open(address(&cluster, 1), PATIENCE).unwrap();
+    let mut hosts = [0, 1].map(open);
+    let mut count = |host: &mut NvmeDiscovery| host.places().unwrap().1.len();
+    assert_eq!(hosts.each_mut().map(&mut count), [0, 0]);
+    cluster.create(&cluster.resource("alpha", 8 * MIB, &[1]));
+    cluster.wait_for("both to hear of it", || match hosts.each_mut().map(&mut count) {
+        [1, 1] => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+}
+
 /// Above the ports that the system gives to clients, and others for each process: the first or the second.
 fn free_port(number: u32) -> u32 {
     61_000 + (2 * std::process::id() + number) % 4000
