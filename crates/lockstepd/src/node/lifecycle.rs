@@ -520,12 +520,12 @@ impl Node {
             let message = format!("{name}: what had this name is being removed");
             return Err(Refused::new(&codes::BUSY, message));
         }
-        if self.is_unreadable(&name) {
+        if self.is_unreadable(&name) && self.resource_path(&name).is_file() {
             // It says where a store is that others know nothing of, and who it is by whose identity a copy counts.
             let path = self.resource_path(&name);
             let message = format!(
-                "{name}: {} could not be read when this node started, and is left alone: correct it, and start the node anew; \
-                 the log says what is wrong with it",
+                "{name}: {} could not be read when this node started, or was put there since, and is left alone: correct it, \
+                 and start the node anew; the log says what is wrong with it",
                 path.display()
             );
             return Err(Refused::new(&codes::RESOURCE_EXISTS, message));
