@@ -546,10 +546,14 @@ impl Member {
             self.check_given_up(out);
             self.give_up_unsure();
             self.run_operations(out);
+            let was_idle = matches!(self.role, Role::Idle);
             self.run_proposer(out);
             self.check_disk(out);
             self.end_impatience(out);
             self.run_primary(out);
+            if !was_idle {
+                self.go_on_after_an_end();
+            }
         }
         self.run_store(out);
     }

@@ -408,7 +408,8 @@ impl Member {
         }
         self.fail_cut(&reign, out);
         let pause = Duration(self.timing.retry.0);
-        let extra = Duration(self.random.below(pause.0.max(1)));
+        // Later than now, for it is waited for then only.
+        let extra = Duration(1 + self.random.below(pause.0.max(1)));
         self.want.hold_until = self.now + extra;
         for pending in &mut self.operations {
             pending.busy = false;

@@ -122,8 +122,6 @@ impl Member {
             Role::Preparing(prepare) => {
                 if self.now >= prepare.deadline {
                     self.abandon(out);
-                    // Nothing else may happen here for long.
-                    self.consider_stepping_in();
                 } else if is_lineal(&prepare.best.configuration) {
                     // Those who have not answered may be gone.
                     self.check_promises(out);
@@ -169,6 +167,14 @@ impl Member {
             let delay = Duration(self.timing.heartbeat.0 * 2);
             let extra = self.random_part(delay);
             self.want.auto_at = Some(self.now + delay + extra);
+        }
+    }
+
+    /// An attempt, or a reign, may have ended in this step, whatever ended it: nothing else may happen here for long, though this
+    /// node is needed.
+    pub(super) fn go_on_after_an_end(&mut self) {
+        if matches!(self.role, Role::Idle) && self.live_primary().is_none() {
+            self.consider_stepping_in();
         }
     }
 
@@ -576,7 +582,7 @@ impl Member {
         if let Some(free_at) = free_at {
             let left = free_at.since(self.now);
             let extra = self.random_part(Duration(self.timing.retry.0 / 2));
-            wait = Duration(wait.0.min(left.0) + extra.0);
+            wait = Duration(1 + wait.0.min(left.0) + extra.0);
         }
         self.want.attempt = self.want.attempt.saturating_add(1);
         self.want.hold_until = self.now + wait;

@@ -319,6 +319,28 @@ fn a_demote_that_joins_a_hand_over_holds_when_that_is_over() {
 }
 
 /// A copy in sync that has not accepted that a majority decides may go on alone, whatever the others do.
+/// It was to bring a copy back, with no client: then nothing else happens there, for ever.
+#[test]
+fn who_is_needed_as_primary_asks_again_when_what_it_proposed_came_to_nothing() {
+    let mut first = World::new(1, 2, 0, 0).bootstrap;
+    first.members[1].in_sync = false;
+    let record = Record::first(&first, NodeId(1), 1).expect("a member");
+    let mut node = Alone::with(1, record, 2);
+    node.meet(2, 1, None);
+    let attempt = |node: &mut Alone| loop {
+        node.now = node.member.wake_at().expect("it is still needed").max(node.now);
+        let sent = node.step(MemberInput::Wake);
+        if let Some(ballot) = asked(&sent) {
+            break ballot;
+        }
+    };
+    let ballot = attempt(&mut node);
+    let promise = MemberMessage::Promise { ballot, voter: voter(2), accepted: None };
+    let sent = node.hear(2, 1, promise);
+    assert!(proposed(&sent).is_some(), "both promised");
+    assert!(attempt(&mut node) > ballot, "the other one accepted nothing for too long");
+}
+
 #[test]
 fn a_majority_decides_again_when_every_copy_has_accepted_that() {
     let mut first = World::new(1, 3, 0, 0).bootstrap;
