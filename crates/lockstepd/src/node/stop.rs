@@ -65,7 +65,6 @@ impl Node {
         let now = self.hands.now();
         let phase = if graceful { Phase::Demoting } else { Phase::Over };
         self.stopping = Some(Stopping { phase, until: now + STOP_LIMIT, look: now });
-        self.save_rosters();
         self.give_up_long();
         if !graceful {
             return;
@@ -123,6 +122,8 @@ impl Node {
                 if (idle && alone && self.threads.is_settled()) || late {
                     stopping.phase = Phase::Over;
                     self.close_disks();
+                    // Nobody is served any more.
+                    self.save_rosters();
                 }
             }
             Phase::Over => {}

@@ -67,8 +67,8 @@ codes! {
         "The name is misspelt, or the resource was not defined here.",
         "`lockstep status` lists what this node knows. `lockstep resource add-client NAME --node NODE` has a node know one that others have.";
     RESOURCE_EXISTS = "LS-0011", EXIT_FAILED, "The resource exists already",
-        "It was defined or created before, with another identity or in another form.",
-        "Choose another name, or delete or forget the old one first.";
+        "It was defined or created before, with another identity or in another form, or its description on this node could not be read.",
+        "Choose another name, or delete or forget the old one first; if the message names a file, correct that.";
     BAD_RESOURCE_FILE = "LS-0012", EXIT_USAGE, "The resource's description is wrong",
         "A key is misspelt, a value is beyond its limits, or two parts contradict each other.",
         "Correct what the message names; docs/formats/admin.md lists every key.";
