@@ -75,7 +75,7 @@ const MARKS_DUE: u64 = RUNS_DUE;
 /// A campaign that was not told how many goes on until there are so many histories of the present code, ...
 const RUNS_DUE: u64 = 1_000_000;
 
-/// ... and they took so many seconds of the simulator, in all commands together.
+/// ... and they took so many seconds of a machine that does nothing else, in all commands together.
 const SECONDS_DUE: u64 = 4 * 3600;
 
 /// Before a reason, in a line of the page.
@@ -89,7 +89,7 @@ const HEAD: &str = "\
 
 Simulated histories at one state of the code that they depend on, in all the commands that were given since it changed last:
 `cargo xtask campaign` goes on where the last one ended, and writes this page. Each history is made twice, to see that both are
-the same.
+the same. Seconds are of the whole machine: the processor time that the simulator used, divided by the cores.
 ";
 
 /// What all slices of one kind came to.
@@ -115,7 +115,8 @@ struct Excuses {
 struct Campaign {
     /// The state of the code.
     sources: String,
-    /// Seconds that the simulator ran.
+    /// Seconds that a machine was the simulator's: its processor time, divided by the cores. What others use beside it is not
+    /// counted.
     seconds: u64,
     tallies: [Tally; 2],
 }
@@ -326,7 +327,7 @@ impl Campaign {
     /// Runs a slice of one kind; what failed in it.
     fn slice(&mut self, simulator: &Path, mode: usize) -> Result<Failures, String> {
         let (mode, tally) = (&MODES[mode], &mut self.tallies[mode]);
-        let (begun, from) = (Instant::now(), tally.next);
+        let (used, from) = (processor_time(), tally.next);
         let output = command(simulator, mode, from)
             .output()
             .map_err(|error| format!("the simulator: {error}"))?;
@@ -338,7 +339,7 @@ impl Campaign {
             println!("{printed}");
         }
         tally.next = from + mode.slice;
-        self.seconds += begun.elapsed().as_secs();
+        self.seconds += machine_seconds(used, processor_time());
         Ok(Failures::of(&printed))
     }
 
@@ -359,7 +360,7 @@ impl Campaign {
     }
 
     fn page(&self, excuses: &[Excuses; 2]) -> String {
-        let cores = std::thread::available_parallelism().map_or(0, usize::from);
+        let cores = cores();
         let mut text = format!(
             "{HEAD}\nSources {}, {cores} cores: {} s, {} histories, {} failures.\n",
             self.sources,
@@ -460,6 +461,31 @@ impl Excuses {
     }
 }
 
+/// Cores that this process may use; at least one.
+fn cores() -> u64 {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64)
+}
+
+/// Processor time that ended children of this process have used, in the hundredths of a second that Linux tells (`proc_pid_stat(5)`,
+/// `cutime` and `cstime`); none where it does not tell.
+fn processor_time() -> Option<u64> {
+    children_time(&fs::read_to_string("/proc/self/stat").ok()?)
+}
+
+fn children_time(stat: &str) -> Option<u64> {
+    // What comes before is the name, which may have blanks and parentheses in it.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let mut fields = rest.split(' ').skip(13);
+    let mut next = || fields.next()?.parse::<u64>().ok();
+    Some(next()? + next()?)
+}
+
+/// What that is of all cores, in seconds; 0 if it is not known.
+fn machine_seconds(before: Option<u64>, after: Option<u64>) -> u64 {
+    let (Some(before), Some(after)) = (before, after) else { return 0 };
+    after.saturating_sub(before) / 100 / cores()
+}
+
 /// The number that follows `words`.
 fn word_after(text: &str, words: &str) -> Option<u64> {
     let (_, rest) = text.split_once(words)?;
@@ -470,8 +496,8 @@ fn word_after(text: &str, words: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::{
-        Campaign, Excuses, FIRST_SEED, MARKS_DUE, MODES, RUNS_DUE, SECONDS_DUE, command, due,
-        length,
+        Campaign, Excuses, FIRST_SEED, MARKS_DUE, MODES, RUNS_DUE, SECONDS_DUE, children_time,
+        command, cores, due, length, machine_seconds, processor_time,
     };
     use std::path::Path;
     use std::time::Duration;
@@ -582,6 +608,16 @@ mod tests {
     fn a_campaign_that_is_told_how_many_histories_ends_with_them_however_long_they_took() {
         let campaign = grown();
         assert!(campaign.is_long_enough(Some(9)) && !campaign.is_long_enough(Some(10)));
+    }
+
+    #[test]
+    fn what_others_use_beside_a_campaign_is_not_counted() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 10 20 0 0 11 12 1300 500 20 0 1 0 99";
+        assert_eq!(children_time(stat), Some(1800));
+        assert_eq!(children_time("7 (short) S 1"), None);
+        assert_eq!(machine_seconds(Some(1000), Some(1000 + 700 * cores())), 7);
+        assert_eq!(machine_seconds(None, Some(1000)), 0);
+        assert!(processor_time().is_some(), "Linux tells it");
     }
 
     #[test]

@@ -48,7 +48,7 @@ enum Command {
         rest: Vec<String>,
     },
     /// Goes on with the long campaign of the simulator, and adds to `docs/campaign.md`, until there are 1 000 000 histories of the
-    /// present code that took 4 hours, in all commands together: `cargo xtask campaign`. Fails if a history does, or if a million
+    /// present code that took 4 hours of the whole machine, in all commands together: `cargo xtask campaign`. Fails if a history does, or if a million
     /// reached a mark never that they must reach
     Campaign {
         /// Ends when there are so many histories of the present code, however long they took
