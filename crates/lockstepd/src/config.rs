@@ -44,6 +44,8 @@ struct File {
     #[serde(default)]
     nbd_socket: Option<PathBuf>,
     #[serde(default)]
+    nbd_socket_group: Option<String>,
+    #[serde(default)]
     admin_socket: Option<PathBuf>,
     #[serde(default, alias = "link-encryption")]
     link_encryption: Switch,
@@ -256,6 +258,8 @@ pub(crate) struct Config {
     pub(crate) nvme_hosts: Option<Arc<HostTable>>,
     /// Where NBD clients reach it on this machine.
     pub(crate) nbd_socket: Option<PathBuf>,
+    /// Whose socket that is besides this node's own user: a group of this host, by name or number.
+    pub(crate) nbd_socket_group: Option<String>,
     /// Where the operator reaches it.
     pub(crate) admin_socket: PathBuf,
     /// `None`: there are no peers.
@@ -342,6 +346,12 @@ impl Config {
         if buffer_bytes.is_some_and(|bytes| bytes < BUFFER_BYTES_MIN) {
             return Err(refuse("buffer_bytes", "must be 16777216 (16 MiB) or more"));
         }
+        if file.nbd_socket_group.is_some() && file.nbd_socket.is_none() {
+            return Err(refuse(
+                "nbd_socket_group",
+                "says whose `nbd_socket` is, and there is none",
+            ));
+        }
         let (threads, threads_chosen_from) = file.threads.count()?;
         let revoked = revoked(&file)?;
         let peers = peers(file.peers, NodeId(file.node))?;
@@ -358,6 +368,7 @@ impl Config {
             nvme_hosts: None,
             nbd_tls,
             nbd_socket: file.nbd_socket.map(|path| directory.join(path)),
+            nbd_socket_group: file.nbd_socket_group,
             admin_socket: directory.join(admin),
             identity,
             revoked,

@@ -6,7 +6,7 @@ mod harness;
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::path::Path;
 use std::process::Command as Process;
@@ -161,6 +161,31 @@ fn an_admin_socket_of_a_dead_node_is_replaced_and_that_of_a_living_one_is_not() 
     let log = cluster.log(2);
     assert!(log.contains("cannot start") && log.contains(text(&socket)), "{log}");
     cluster.ask(1, Command::Ping {}).expect("the first goes on answering");
+}
+
+#[test]
+fn the_socket_of_nbd_clients_is_also_that_of_the_group_which_is_named() {
+    let mut cluster = Cluster::new("group", 1);
+    let socket = cluster.home(1).join("nbd.sock");
+    let settings = cluster.home(1).join("node.toml");
+    let good = std::fs::read_to_string(&settings).expect("it is there");
+    // Before the first table.
+    let with =
+        |lines: &str| std::fs::write(&settings, format!("{lines}\n{good}")).expect("written");
+    let groups = std::fs::metadata(&settings).expect("there").gid();
+    // Root may give it to anybody, others to their own.
+    let group = if groups == 0 { 4711 } else { groups };
+    with(&format!("nbd_socket = \"nbd.sock\"\nnbd_socket_group = \"{group}\""));
+    cluster.start(1);
+    assert_eq!(mode(&socket), 0o660);
+    assert_eq!(std::fs::metadata(&socket).expect("there").gid(), group);
+    cluster.kill(1);
+    with("nbd_socket = \"nbd.sock\"\nnbd_socket_group = \"no such group\"");
+    let log = says_at_its_end(&mut cluster, 1);
+    assert!(log.contains("LS-0071") && log.contains("has no group no such group"), "{log}");
+    with("nbd_socket_group = \"root\"");
+    let log = says_at_its_end(&mut cluster, 1);
+    assert!(log.contains("`nbd_socket_group`") && log.contains("there is none"), "{log}");
 }
 
 /// What a node that does not start says, which is all that its log holds.

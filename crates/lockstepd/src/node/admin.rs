@@ -24,8 +24,8 @@ use wire::admin::{
 
 use wire::{AfterSplitBrain, Configuration, MemberEntry, MemberKind, VolumeEntry};
 
-use super::clients::listen_unix;
 use super::lifecycle::refuse_witness;
+use super::sockets::listen_unix;
 use super::{Node, Purpose, Work};
 use crate::backing::{Refused, capacity_bytes};
 use crate::log::{debug, info, warning};

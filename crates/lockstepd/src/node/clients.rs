@@ -11,19 +11,19 @@
 //! Not here: the protocols and their limits (`export`); what is a hole (`holes`); what only NVMe hosts have (`hosts`).
 
 use std::collections::VecDeque;
-use std::path::Path;
 
 use base::{Duration, HostId, Instant, Request, SECTOR_BYTES, VolumeId, Way};
 use export::{Ask, Demand, NbdConnection, NvmeConnection, Served, Tag};
 use link::LinkError;
 use nbd::{ExportInfo, MOVES, Refusal, Tls};
 use replica::door::{MemberInput, ShardInput};
-use sys::{Errno, Event, Listener, Payload, Socket, SocketAddress};
+use sys::{Event, Listener, Payload, Socket};
 
 use super::held::{self, Held};
 use super::homes::{Stay, Word, request_id};
 use super::hosts::{Claim, Expiry, Turn};
 use super::patience::{is_taken, patiently};
+use super::sockets::{listen_private, listen_unix};
 use super::threads::Parcel;
 use super::unread::Unread;
 use super::{Node, Purpose, SENDS_MAX, Work};
@@ -285,7 +285,11 @@ impl Node {
             self.accept_clients(listener, Door::Tcp);
         }
         if let Some(path) = self.config.nbd_socket.clone() {
-            let listener = listen_unix(&path, sys::listen_unix)?;
+            let listener = match self.config.nbd_socket_group.as_deref() {
+                Some(group) => patiently(|| listen_private(&path, Some(group)), |error| error.0)
+                    .map_err(|(_, why)| why)?,
+                None => listen_unix(&path, sys::listen_unix)?,
+            };
             self.accept_clients(listener, Door::Unix);
         }
         Ok(())
@@ -923,16 +927,6 @@ impl Node {
         client.connection.answer(asked.tag, result, buffer);
         self.stir_client(asked.client);
     }
-}
-
-/// Listens on a Unix socket whose path the error names.
-pub(super) fn listen_unix(
-    path: &Path,
-    listen: impl Fn(&Path) -> Result<Listener, Errno>,
-) -> Result<Listener, String> {
-    patiently(|| listen(path), is_taken).map_err(|error| {
-        format!("cannot listen on {}: {error}", SocketAddress::Unix(path.to_path_buf()))
-    })
 }
 
 /// Why a client's connection is broken, in words about clients.

@@ -45,6 +45,7 @@ mod recast;
 mod reservations;
 mod resource;
 mod roster;
+mod sockets;
 mod status;
 mod stop;
 mod sums;

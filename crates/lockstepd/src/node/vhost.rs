@@ -14,7 +14,6 @@
 mod listed;
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use base::{Duration, Epoch, Instant, VolumeId};
@@ -25,7 +24,8 @@ use wire::admin::{VhostSocket, codes};
 use self::listed::Listed;
 use super::admin::no_resource;
 use super::clients::{CLIENTS_MAX, Client};
-use super::patience::{is_taken, patiently};
+use super::patience::patiently;
+use super::sockets::listen_private;
 use super::{Node, Purpose};
 use crate::backing::Refused;
 use crate::log::{info, warning, warning_limited};
@@ -477,36 +477,11 @@ fn send_replies(disk: &mut VhostDisk, socket: &Socket) -> Result<(), String> {
     Ok(())
 }
 
-/// Listens on a path that only its owner can connect to, and a group if one is named. With the error: whether the path is
-/// taken.
+/// Listens on a path in the node's directory that only its owner can connect to, and a group if one is named. With the error:
+/// whether the path is taken.
 fn listen(path: &Path, group: Option<&str>) -> Result<Listener, (bool, String)> {
-    let place = path.display();
-    let wrong = |error: std::io::Error| (false, format!("{place}: {error}"));
+    let wrong = |error: std::io::Error| (false, format!("{}: {error}", path.display()));
     let directory = path.parent().expect("it is in the node's directory");
     std::fs::create_dir_all(directory).map_err(wrong)?;
-    let group = match group {
-        Some(name) => {
-            let absent = || (false, format!("this host has no group {name}"));
-            Some(group_number(name).ok_or_else(absent)?)
-        }
-        None => None,
-    };
-    let listener = sys::listen_unix_private(path)
-        .map_err(|errno| (is_taken(&errno), format!("cannot listen on {place}: {errno}")))?;
-    if group.is_some() {
-        chown(path, None, group).map_err(wrong)?;
-        std::fs::set_permissions(path, PermissionsExt::from_mode(0o660)).map_err(wrong)?;
-    }
-    Ok(listener)
-}
-
-/// The number of a group, by its name or itself.
-fn group_number(name: &str) -> Option<u32> {
-    let of = |line: &str| {
-        let mut words = line.split(':');
-        let number = words.nth(2).filter(|_| line.split(':').next() == Some(name))?;
-        number.parse().ok()
-    };
-    let text = std::fs::read_to_string("/etc/group").unwrap_or_default();
-    text.lines().find_map(of).or_else(|| name.parse().ok())
+    listen_private(path, group)
 }

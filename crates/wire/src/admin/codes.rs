@@ -121,7 +121,8 @@ codes! {
          `lockstep resource force NAME --node NODE`.";
     OTHER_PRIMARY = "LS-0031", EXIT_FAILED, "Another node is primary and keeps it",
         "Its clients are using the resource.",
-        "Disconnect them, demote it there, or ask that node to do the operation.";
+        "Ask that node: on its machine, or by naming its admin socket, too (`--admin`). If it is not to be primary any more: \
+         disconnect its clients and demote it there.";
     NO_PRIMARY = "LS-0032", EXIT_FAILED, "The primary is not known or cannot be reached",
         "The link to it is broken, or none has been chosen yet.",
         "Look at the status, mend the link, ask again.";
