@@ -17,6 +17,7 @@ use wire::admin::{
 };
 
 use crate::problem::{INTERRUPTED, PROTOCOL, Problem, TIMED_OUT, UNREACHED};
+use crate::unix::connect_within;
 
 /// How long a question takes at most: a node answers from memory.
 pub(crate) const QUESTION_LIMIT: Duration = Duration::from_secs(5);
@@ -318,12 +319,8 @@ fn unreached(node: &Node, socket: &Path, error: &std::io::Error) -> Problem {
 
 impl Line<'_> {
     fn open(node: &Node, limit: Option<Duration>) -> Result<Line<'_>, Problem> {
-        let stream = UnixStream::connect(&node.socket)
-            .and_then(|stream| {
-                stream.set_read_timeout(limit)?;
-                stream.set_write_timeout(Some(QUESTION_LIMIT))?;
-                Ok(stream)
-            })
+        let stream = connect_within(&node.socket, QUESTION_LIMIT)
+            .and_then(|stream| stream.set_read_timeout(limit).map(|()| stream))
             .map_err(|error| unreached(node, &node.socket, &error))?;
         Ok(Line { node, stream, lines: Lines::default() })
     }

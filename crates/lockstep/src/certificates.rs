@@ -17,7 +17,7 @@ use wire::admin::Command as Ask;
 use crate::cli::{Form, Global};
 use crate::cluster::{Cluster, NodeEntry, make_directory};
 use crate::output::{Style, say, say_json};
-use crate::problem::{CERTIFICATE_EXISTS, Problem};
+use crate::problem::{CERTIFICATE_EXISTS, Problem, UNREACHED};
 
 /// What a client's certificate consists of besides the authority's.
 const CLIENT_FILES: [&str; 2] = ["client-cert.pem", "client-key.pem"];
@@ -89,20 +89,44 @@ pub(crate) fn renew(global: &Global, name: &str) -> Result<(), Problem> {
 /// Lets nodes read their certificates and revocations again.
 pub(crate) fn reload(global: &Global, name: Option<&str>) -> Result<(), Problem> {
     let cluster = Cluster::open(global)?;
-    let names: Vec<String> = match name {
-        Some(name) => {
-            cluster.node(name)?.change(Ask::Reload {})?;
-            vec![name.to_owned()]
-        }
-        None => {
-            let answers = cluster.ask_all(|node| node.change(Ask::Reload {}))?;
-            answers.iter().map(|(node, ())| node.name.clone()).collect()
-        }
+    let asked = match name {
+        Some(name) => vec![cluster.node(name)?],
+        None => cluster.nodes.iter().collect(),
     };
-    if Style::of(global).form == Form::Json {
-        return say_json(&serde_json::json!({ "version": 1, "reloaded": names }));
+    let answers = cluster.ask_each(|node| {
+        asked.iter().any(|one| one.name == node.name).then(|| node.change(Ask::Reload {}))
+    });
+    let (mut told, mut silent, mut refused) = (Vec::new(), Vec::new(), None);
+    for (node, answer) in cluster.nodes.iter().zip(answers) {
+        match answer {
+            None => {}
+            Some(Ok(())) => told.push(node.name.as_str()),
+            Some(Err(problem)) if problem.is_kind(UNREACHED) => silent.push((node, problem)),
+            // Whoever was to be shut out is let in there still, wherever else not.
+            Some(Err(problem)) => refused = refused.or(Some(problem)),
+        }
     }
-    say(&format!("Reloaded: {}.\n", names.join(", ")))
+    if let Some(mut problem) = refused {
+        if !told.is_empty() {
+            problem.message.push_str(&format!("; reloaded: {}", told.join(", ")));
+        }
+        return Err(problem);
+    }
+    let names: Vec<&str> = silent.iter().map(|(node, _)| node.name.as_str()).collect();
+    if told.is_empty()
+        && let Some((_, problem)) = silent.into_iter().next()
+    {
+        return Err(problem);
+    }
+    if Style::of(global).form == Form::Json {
+        let answer = serde_json::json!({ "version": 1, "reloaded": told, "not_reached": names });
+        return say_json(&answer);
+    }
+    let mut text = format!("Reloaded: {}.\n", told.join(", "));
+    if !names.is_empty() {
+        text.push_str(&format!("Not reached, and not told: {}.\n", names.join(", ")));
+    }
+    say(&text)
 }
 
 /// The authority that was named, or the development cluster's.

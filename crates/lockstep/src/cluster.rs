@@ -8,7 +8,7 @@
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -301,6 +301,27 @@ pub(crate) fn make_directory(path: &Path) -> Result<(), Problem> {
         .map_err(wrong)
 }
 
+/// Makes a directory among everybody's (`/tmp`) under a name that others can guess, for nobody but this user.
+///
+/// # Errors
+/// Somebody else has put something there: what is written below it could be led anywhere.
+pub(crate) fn make_private_directory(path: &Path) -> Result<(), Problem> {
+    let wrong = |error| Problem::file(path, &error);
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        outcome => return outcome.map_err(wrong),
+    }
+    let (facts, own) = (fs::symlink_metadata(path), fs::metadata("/proc/self"));
+    let (facts, own) = (facts.map_err(wrong)?, own.map_err(wrong)?.uid());
+    if facts.is_dir() && facts.uid() == own && facts.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    let message = format!("{} is not a directory that only this user writes to", path.display());
+    let mut problem = Problem::new(crate::problem::FILE, message);
+    "Remove it, or name another place with TMPDIR.".clone_into(&mut problem.remedy);
+    Err(problem)
+}
+
 /// Reads what says of a cluster what it is; `None` if it is not there. `versions` gives the file's and ours.
 pub(crate) fn read_file<T: DeserializeOwned>(
     path: &Path,
@@ -333,4 +354,30 @@ pub(crate) fn replace_file(path: &Path, text: &str) -> Result<(), Problem> {
 /// It cannot be what this program wrote.
 pub(crate) fn damaged(path: &Path, what: &str) -> Problem {
     Problem::new(CLUSTER_DAMAGED, format!("{}: {what}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::make_private_directory;
+
+    #[test]
+    fn a_directory_among_everybodys_is_taken_only_if_nobody_else_writes_to_it() {
+        let name = format!("lockstep-private-{:x}", sys::random_u64());
+        let own = std::env::temp_dir().join(name);
+        make_private_directory(&own).expect("nothing is there");
+        make_private_directory(&own).expect("it is ours");
+        assert_eq!(fs::metadata(&own).expect("there").permissions().mode() & 0o777, 0o700);
+        let (link, file) = (own.join("link"), own.join("file"));
+        symlink(&own, &link).expect("made");
+        fs::write(&file, "").expect("written");
+        let refused = |path| make_private_directory(path).expect_err("it is not").to_string();
+        assert!(refused(&link).contains("TMPDIR"), "{}", refused(&link));
+        assert!(refused(&file).contains("is not a directory that only this user writes to"));
+        fs::set_permissions(&own, Permissions::from_mode(0o777)).expect("set");
+        assert!(refused(&own).contains("LS-0"));
+        fs::remove_dir_all(&own).expect("this test's own");
+    }
 }

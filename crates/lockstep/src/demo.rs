@@ -22,7 +22,7 @@ use serde::Serialize;
 use wire::admin::{Answer, Command as Ask, DumpVolume, Operation, codes};
 
 use crate::cli::{Create, Form, Store, Wanted};
-use crate::cluster::{Cluster, DevCluster, NodeEntry, absolute};
+use crate::cluster::{Cluster, DevCluster, NodeEntry, absolute, make_private_directory};
 use crate::dev::up::AddressLock;
 use crate::dev::{Asked, bring_up, process, stop_flag};
 use crate::output::{LiveLine, Style, Tone, bar, say, say_json};
@@ -103,6 +103,9 @@ pub(crate) fn run(
     }
     if !size.is_multiple_of(BLOCK_BYTES as u64) {
         return Err(Problem::new(crate::problem::USAGE, "--size must be a multiple of 4096"));
+    }
+    if own {
+        make_private_directory(&directory)?;
     }
     let outcome = show(&directory, style, keep, size, load_time).map_err(|mut problem| {
         problem.message.push_str(&format!("; everything is kept in {}", directory.display()));

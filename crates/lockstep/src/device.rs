@@ -190,9 +190,10 @@ pub(crate) fn run(global: &Global, command: &Device) -> Result<(), Problem> {
 
 fn attach(here: &Here, global: &Global, style: Style, wanted: &Attach) -> Result<(), Problem> {
     let Some(target) = &wanted.target else {
-        attach_all(here, style)?;
+        // Those that are there need it, whether others are or not.
+        let outcome = attach_all(here, style);
         keep::ensure(here);
-        return Ok(());
+        return outcome;
     };
     let keys = wanted.nvme_keys.as_deref().map(|path| here.keys_at(path)).transpose()?;
     let answer = here.attach(target, wanted.via, || {

@@ -28,6 +28,7 @@ mod problem;
 mod resource;
 mod typed;
 mod unit;
+mod unix;
 mod vhost;
 mod view;
 mod words;

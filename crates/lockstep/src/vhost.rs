@@ -110,7 +110,8 @@ fn meant(
     name: Option<&str>,
     has_it: bool,
 ) -> Result<(Node, String), Problem> {
-    let (cluster, _) = Views::one(cluster, &target.resource)?;
+    let (cluster, views) = Views::one(cluster, &target.resource)?;
+    views.require(&target.resource)?;
     let mut locals = locals(&cluster)?;
     if let Some(name) = name {
         cluster.node(name)?;

@@ -291,6 +291,11 @@ fn certificates_are_made_renewed_and_reloaded_while_nodes_serve() {
     cluster.ends_with(3, &["reload", "--node", "z"]);
     fs::write(cluster.directory.join("a/key.pem"), "no key").unwrap();
     cluster.ends_with(1, &["reload", "--node", "a"]);
+    // Where others are told it fails as well: who was to be shut out is let in at this node still.
+    let refused = cluster.ends_with(1, &["reload"]);
+    assert!(refused.contains("node a") && refused.contains("reloaded: b"), "{refused}");
+    let unknown = cluster.ends_with(3, &["vhost", "add", "nobodys", "--node", "a"]);
+    assert!(unknown.contains("nobodys"), "{unknown}");
     assert_eq!(disk.read(), 7);
 }
 

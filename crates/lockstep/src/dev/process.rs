@@ -8,7 +8,6 @@
 use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -24,6 +23,7 @@ use crate::dev::up::NVME_PORT;
 use crate::problem::{
     CLUSTERS_MIXED, FILE, FOREIGN_PROCESS, NO_PROGRAM, NODE_DIED, Problem, TIMED_OUT,
 };
+use crate::unix::connect_within;
 
 /// How long a node may take until it answers: it reads its metadata and makes its buffers.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -247,7 +247,7 @@ fn listens(cluster: &DevCluster, node: &NodeEntry) -> bool {
         Ok(_) => true,
         Err(error) => error.kind() == ErrorKind::ConnectionReset,
     };
-    UnixStream::connect(cluster.admin_of(node).socket).is_ok() || ports.iter().any(taken_in)
+    connect_within(&cluster.admin_of(node).socket, LOOK_LIMIT).is_ok() || ports.iter().any(taken_in)
 }
 
 /// Neither gone nor a zombie, which waits only for its parent. Its first thread may be one before the others have ended, and as

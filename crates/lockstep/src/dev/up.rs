@@ -14,7 +14,9 @@ use std::path::{Path, PathBuf};
 use super::Asked;
 use crate::certificates::{create_authority, issue_node};
 use crate::cli::Store;
-use crate::cluster::{DevCluster, DevFile, NodeEntry, absolute, make_directory, replace_file};
+use crate::cluster::{
+    DevCluster, DevFile, NodeEntry, absolute, make_private_directory, replace_file,
+};
 use crate::problem::{CLUSTER_OTHER, FILE, NO_ADDRESS, Problem};
 
 /// Where nodes listen for peers.
@@ -46,7 +48,7 @@ impl AddressLock {
     pub(crate) fn take() -> Result<AddressLock, Problem> {
         let user = fs::metadata("/proc/self").map(|metadata| metadata.uid()).unwrap_or_default();
         let directory = std::env::temp_dir().join(format!("lockstep-dev-{user}"));
-        make_directory(&directory)?;
+        make_private_directory(&directory)?;
         let path = directory.join("lock");
         let wrong = |error| Problem::file(&path, &error);
         let file = OpenOptions::new()
@@ -74,8 +76,7 @@ impl AddressLock {
         let address = cluster.file.nodes.first().map(|node| node.address);
         let Some(network) = address.and_then(network_of) else { return Ok(()) };
         let note = self.note(network);
-        fs::write(&note, format!("{}\n", cluster.directory.display()))
-            .map_err(|error| Problem::file(&note, &error))
+        replace_file(&note, &format!("{}\n", cluster.directory.display()))
     }
 
     /// Gives back the network of a cluster whose directory is removed.

@@ -11,7 +11,6 @@ use std::fs;
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_user_timeout};
@@ -22,6 +21,7 @@ use super::genl::{Export, Family};
 use super::host::Host;
 use super::place::{NbdPlace, Server, Target};
 use super::{Going, Left, Made, Maker, PathState, Unmade};
+use crate::unix::connect_within;
 
 /// How long a node may take to accept a connection, and for each answer on the way to the volume.
 const REACH_LIMIT: Duration = Duration::from_secs(5);
@@ -291,7 +291,7 @@ fn reach(place: &NbdPlace, moves: &str, target: &Target) -> io::Result<(OwnedFd,
             (stream.into(), ready)
         }
         Server::Unix(path) => {
-            let mut stream = UnixStream::connect(path)?;
+            let mut stream = connect_within(path, REACH_LIMIT)?;
             limit(
                 |limit| stream.set_read_timeout(limit),
                 |limit| stream.set_write_timeout(limit),

@@ -5,7 +5,6 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -14,6 +13,7 @@ use wire::admin::with_quotes;
 
 use super::Finding;
 use crate::problem::{FILE, Problem};
+use crate::unix::connect_within;
 
 /// How long a peer may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -36,7 +36,7 @@ pub(super) fn settings(directory: &Path) -> Result<Table, Problem> {
 pub(super) fn look(directory: &Path, settings: &Table) -> Vec<Finding> {
     let name = settings.get("name").and_then(|name| name.as_str()).unwrap_or("?");
     let admin = settings.get("admin_socket").and_then(|path| path.as_str()).unwrap_or("admin.sock");
-    let runs = UnixStream::connect(directory.join(admin)).is_ok();
+    let runs = connect_within(&directory.join(admin), PATIENCE).is_ok();
     let mut findings = Vec::new();
     for key in ["listen", "nbd", "nvme"] {
         if let Some(address) = settings.get(key).and_then(|value| value.as_str()?.parse().ok()) {
