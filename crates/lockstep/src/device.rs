@@ -23,6 +23,8 @@ mod ublk;
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::json;
@@ -41,7 +43,8 @@ use crate::cli::{Attach, Device, Form, Global, Via};
 use crate::cluster::{Cluster, USUAL};
 use crate::output::{Cell, Style, Tone, say, say_json};
 use crate::problem::{
-    ATTACHED_OTHERWISE, DISK_IN_USE, FILE, NO_WAY, NOT_ATTACHED, NVME_KEYS, Problem, VOLUME_ABSENT,
+    ATTACHED_OTHERWISE, DISK_IN_USE, FILE, Kind, NO_CLUSTER, NO_WAY, NOT_ATTACHED, NVME_KEYS,
+    PROTOCOL, Problem, RESOURCE_ABSENT, TIMED_OUT, UNREACHED, USAGE, VOLUME_ABSENT,
 };
 use crate::view::Views;
 
@@ -102,6 +105,9 @@ struct Held {
     open: Option<OwnedFd>,
 }
 
+/// The state of a path, or of a disk, that is not there.
+const ABSENT: &str = "absent";
+
 /// How far a path is, in the kernel's word for it.
 #[derive(Serialize)]
 struct PathState {
@@ -120,6 +126,11 @@ trait Maker {
     /// All disks that go when this one is taken away, but for what `others` need that stay.
     fn going(&self, host: &Host, disk: &Disk, _others: &[Disk]) -> Vec<String> {
         self.find(host, disk).into_iter().collect()
+    }
+    /// Whether a try that was interrupted may have left something.
+    fn may_have_left(&self, host: &Host, disk: &Disk) -> bool {
+        let is_there = |path: &PathState| path.state != ABSENT;
+        self.find(host, disk).is_some() || self.paths(host, disk).iter().any(is_there)
     }
     /// What the disk is reached by.
     fn paths(&self, host: &Host, disk: &Disk) -> Vec<PathState>;
@@ -171,6 +182,12 @@ struct Tried {
     why: String,
 }
 
+/// Between two tries to attach, for who waits for that.
+const TRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What may be otherwise a moment later, as nodes and the network start.
+const PASSING: [Kind; 6] = [NO_CLUSTER, NO_WAY, PROTOCOL, RESOURCE_ABSENT, TIMED_OUT, UNREACHED];
+
 /// Does what was asked.
 pub(crate) fn run(global: &Global, command: &Device) -> Result<(), Problem> {
     let style = Style::of(global);
@@ -195,13 +212,18 @@ fn attach(here: &Here, global: &Global, style: Style, wanted: &Attach) -> Result
         keep::ensure(here);
         return outcome;
     };
+    if let Some(place) = wanted.from.iter().find(|place| !place.is_of(target)) {
+        return Err(Problem::new(USAGE, format!("--from: {place} is no place of {target}")));
+    }
     let keys = wanted.nvme_keys.as_deref().map(|path| here.keys_at(path)).transpose()?;
-    let answer = here.attach(target, wanted.via, || {
-        let disk = match wanted.from.as_slice() {
-            [] => ask(global, target)?,
-            places => disk_at(target, places),
-        };
-        Ok(Disk { keys, ..disk })
+    let answer = patiently(wanted.wait, || {
+        here.attach(target, wanted.via, || {
+            let disk = match wanted.from.as_slice() {
+                [] => ask(global, target)?,
+                places => disk_at(target, places),
+            };
+            Ok(Disk { keys: keys.clone(), ..disk })
+        })
     })?;
     if answer.via != Way::Ublk {
         keep::ensure(here);
@@ -210,6 +232,28 @@ fn attach(here: &Here, global: &Global, style: Style, wanted: &Attach) -> Result
         return say_json(&answer);
     }
     say(&answer.in_words(target))
+}
+
+/// Tries it again for so long, as far as that may help. What it waits for is said once.
+fn patiently<T>(
+    wait: Duration,
+    mut attempt: impl FnMut() -> Result<T, Problem>,
+) -> Result<T, Problem> {
+    let begun = Instant::now();
+    let mut said = false;
+    loop {
+        match attempt() {
+            Err(problem)
+                if begun.elapsed() < wait && PASSING.iter().any(|kind| problem.is_kind(*kind)) =>
+            {
+                if !std::mem::replace(&mut said, true) {
+                    eprintln!("{}; trying for {} s", problem.message, wait.as_secs());
+                }
+                thread::sleep(TRY_INTERVAL.min(wait.saturating_sub(begun.elapsed())));
+            }
+            done => return done,
+        }
+    }
 }
 
 /// `stays`: the disk, where other volumes need what it is reached by.
@@ -235,7 +279,7 @@ fn attach_all(here: &Here, style: Style) -> Result<(), Problem> {
         let target = disk.target();
         let done = match disk.state {
             State::Leaving => here.leave(&target).map(|()| None),
-            State::Attached | State::Resting => here.again(&target, disk.state),
+            State::Attached | State::Making | State::Resting => here.again(&target, disk.state),
         };
         match done {
             Ok(answer) => answers.extend(answer.map(|answer| (target, answer))),
@@ -351,21 +395,24 @@ impl Here {
         look: impl FnOnce() -> Result<Disk, Problem>,
     ) -> Result<Answer, Problem> {
         let mut attached = Attached::open(&self.directory)?;
-        if let Some(old) = attached.find(target).cloned() {
-            return self.complete(&mut attached, old, via, look);
-        }
-        let wanted = look()?;
-        if let Some(other) = self.host.linked(target).filter(|disk| self.is_there(disk)) {
-            let link = self.host.link_of(target);
-            let message = format!("{} leads to /dev/{other} already", link.display());
-            return Err(Problem::new(ATTACHED_OTHERWISE, message));
-        }
+        let wanted = match attached.find(target).cloned() {
+            None => look()?,
+            // Where the first try was interrupted before it left anything all ways are open.
+            Some(old)
+                if old.state == State::Making
+                    && !self.maker(old.via).may_have_left(&self.host, &old) =>
+            {
+                look().unwrap_or(old)
+            }
+            Some(old) => return self.complete(&mut attached, old, via, look),
+        };
+        let (ways, already) = self.ways_of(&wanted, via)?;
         let mut tried = Vec::new();
-        for way in ways(via) {
-            let disk = Disk { via: way, ..wanted.clone() };
+        for way in ways {
+            let disk = Disk { via: way, state: State::Making, ..wanted.clone() };
             attached.put(&disk)?;
             match self.maker(way).make(&self.host, &disk) {
-                Ok(made) => return self.answer(&mut attached, disk, made, tried, false),
+                Ok(made) => return self.answer(&mut attached, disk, made, tried, already),
                 Err(Unmade { why, left: Left::Unknown }) => {
                     let message = format!(
                         "{target}: {}: {why}; whether there is a disk now is not known, so it stays written down: `attach` \
@@ -385,6 +432,24 @@ impl Here {
         Err(Problem::new(NO_WAY, message))
     }
 
+    /// The ways to try for a volume that is not written down, and whether its disk is there already: the list may have been lost.
+    fn ways_of(&self, wanted: &Disk, via: Via) -> Result<(Vec<Way>, bool), Problem> {
+        let (ways, target) = (ways(via), wanted.target());
+        let Some(other) = self.host.linked(&target).filter(|disk| self.is_there(disk)) else {
+            return Ok((ways, false));
+        };
+        let is_its = |way: &Way| {
+            let disk = Disk { via: *way, ..wanted.clone() };
+            way.makes(&other) && self.maker(*way).find(&self.host, &disk).as_ref() == Some(&other)
+        };
+        if let Some(way) = ways.into_iter().find(is_its) {
+            return Ok((vec![way], true));
+        }
+        let link = self.host.link_of(&target);
+        let message = format!("{} leads to /dev/{other} already", link.display());
+        Err(Problem::new(ATTACHED_OTHERWISE, message))
+    }
+
     /// The same for what is written down, if it is wanted as it was before; asks no node where it is.
     fn again(&self, target: &Target, state: State) -> Result<Option<Answer>, Problem> {
         let mut attached = Attached::open(&self.directory)?;
@@ -402,7 +467,7 @@ impl Here {
         via: Via,
         look: impl FnOnce() -> Result<Disk, Problem>,
     ) -> Result<Answer, Problem> {
-        let target = old.target();
+        let (target, is_first) = (old.target(), old.state == State::Making);
         if !ways(via).contains(&old.via) {
             let message = format!("{target} is attached by {}", old.via.name());
             return Err(Problem::new(ATTACHED_OTHERWISE, message));
@@ -418,17 +483,43 @@ impl Here {
                     );
                     return Err(Problem::new(ATTACHED_OTHERWISE, message));
                 }
+                if let (Some(is), Some(was)) = (new.nvme().first(), old.nvme().first())
+                    && is.subsystem != was.subsystem
+                {
+                    let (is, was) = (&is.subsystem, &was.subsystem);
+                    let message = format!("{target} is attached, of {was}, and not of {is}");
+                    return Err(Problem::new(ATTACHED_OTHERWISE, message));
+                }
                 old.with_places_of(&new)
             }
             Err(_) => Disk { state: State::Attached, ..old },
         };
-        attached.put(&disk)?;
-        let was_there = self.maker(disk.via).find(&self.host, &disk).is_some();
-        let made = self.maker(disk.via).make(&self.host, &disk);
-        let made = made.map_err(|unmade| {
-            Problem::new(NO_WAY, format!("{target}: {}: {}", disk.via.name(), unmade.why))
-        })?;
-        self.answer(attached, disk, made, Vec::new(), was_there)
+        // One that never was may still be made another way.
+        let wanted = if is_first { State::Making } else { State::Attached };
+        attached.put(&Disk { state: wanted, ..disk.clone() })?;
+        let maker = self.maker(disk.via);
+        let was_there = maker.find(&self.host, &disk).is_some();
+        match maker.make(&self.host, &disk) {
+            Ok(made) => self.answer(attached, disk, made, Vec::new(), was_there),
+            Err(unmade) => Err(self.incomplete(&disk, unmade)),
+        }
+    }
+
+    /// What a try to complete a disk has added is undone, and a link that leads to what is none of its disks goes.
+    fn incomplete(&self, disk: &Disk, Unmade { why, left }: Unmade) -> Problem {
+        let (target, maker) = (disk.target(), self.maker(disk.via));
+        let mut message = format!("{target}: {}: {why}", disk.via.name());
+        if let Left::Added(added) = left
+            && let Err(why) = maker.undo(&self.host, disk, &added)
+        {
+            message.push_str(&format!("; {why}"));
+        }
+        if maker.find(&self.host, disk).is_none()
+            && let Err(error) = self.host.unlink(&target)
+        {
+            message.push_str(&format!("; {}: {error}", self.host.link_of(&target).display()));
+        }
+        Problem::new(NO_WAY, message)
     }
 
     fn answer(
@@ -442,7 +533,7 @@ impl Here {
         let (target, link, via) = (disk.target(), self.host.link_of(&disk.target()), disk.via);
         // Of places that were named nobody said before whose they are.
         let id = disk.id.clone().or(made.id.map(|id| format!("{id:016x}")));
-        attached.put(&Disk { id, ..disk })?;
+        attached.put(&Disk { id, state: State::Attached, ..disk })?;
         let linked = self.host.link(&target, &made.disk);
         linked.map_err(|error| Problem::file(&link, &error))?;
         Ok(Answer {
@@ -602,7 +693,7 @@ struct ListJson {
     device: PathBuf,
     /// The kernel's name; null: it is not there.
     disk: Option<PathBuf>,
-    /// attached, absent, resting or leaving
+    /// attached, absent, making, resting or leaving
     state: &'static str,
     paths: Vec<PathState>,
 }
@@ -637,7 +728,7 @@ impl Here {
     fn whose(&self, name: &str) -> Result<Option<Target>, Problem> {
         let disks = Attached::read(&self.directory)?.disks;
         let is_it = |disk: &&Disk| {
-            disk.state == State::Attached
+            disk.is_wanted()
                 && disk.via.makes(name)
                 && self.maker(disk.via).find(&self.host, disk).as_deref() == Some(name)
         };
@@ -654,9 +745,11 @@ impl Here {
             device: self.host.link_of(&disk.target()),
             state: match (&found, disk.state) {
                 (_, State::Leaving) => "leaving",
-                (Some(_), _) => "attached",
-                (None, State::Resting) => "resting",
-                (None, State::Attached) => "absent",
+                (_, State::Making) => "making",
+                // It may be there all the same, for another volume of the resource.
+                (_, State::Resting) => "resting",
+                (Some(_), State::Attached) => "attached",
+                (None, State::Attached) => ABSENT,
             },
             disk: found.map(|name| self.host.at(format!("dev/{name}"))),
             paths: maker.paths(&self.host, disk),

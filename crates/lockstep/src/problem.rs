@@ -188,7 +188,7 @@ kinds! {
         "`lockstep device list` shows what is attached.";
     ATTACHED_OTHERWISE = "LS-0936", Failed,
         "The name of the disk stands for another volume, or for the same one made another way.",
-        "Take the first away: `lockstep device detach NAME`.";
+        "Take the first away: `lockstep device detach NAME`. Where that is not attached, as far as is written down: end it by the kernel's own means (`nvme disconnect -n NQN`, `nbd-client -d DISK`) or, if the link is only left over, remove the link.";
     KEPT_ALREADY = "LS-0937", Failed,
         "Another process looks after the disks of this host.",
         "Nothing needs to be done.";

@@ -342,15 +342,10 @@ impl Config {
         if file.disk_late_ms < DISK_LATE_MS_MIN {
             return Err(refuse("disk_late_ms", "must be 1000 or more: a busy disk is no dead one"));
         }
-        let buffer_bytes = file.buffer_bytes.and_then(|bytes| usize::try_from(bytes).ok());
-        if buffer_bytes.is_some_and(|bytes| bytes < BUFFER_BYTES_MIN) {
-            return Err(refuse("buffer_bytes", "must be 16777216 (16 MiB) or more"));
-        }
+        let buffer_bytes = buffer_bytes(&file)?;
         if file.nbd_socket_group.is_some() && file.nbd_socket.is_none() {
-            return Err(refuse(
-                "nbd_socket_group",
-                "says whose `nbd_socket` is, and there is none",
-            ));
+            let why = "says whose `nbd_socket` is, and there is none";
+            return Err(refuse("nbd_socket_group", why));
         }
         let (threads, threads_chosen_from) = file.threads.count()?;
         let revoked = revoked(&file)?;
@@ -389,6 +384,14 @@ impl Config {
             peers,
         })
     }
+}
+
+fn buffer_bytes(file: &File) -> Result<Option<usize>, ConfigError> {
+    let bytes = file.buffer_bytes.and_then(|bytes| usize::try_from(bytes).ok());
+    if bytes.is_some_and(|bytes| bytes < BUFFER_BYTES_MIN) {
+        return Err(refuse("buffer_bytes", "must be 16777216 (16 MiB) or more"));
+    }
+    Ok(bytes)
 }
 
 fn refuse(key: &str, why: &str) -> ConfigError {

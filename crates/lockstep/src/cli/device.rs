@@ -1,10 +1,12 @@
 //! The words of `lockstep device`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::device::{Place, Target, parse_place, parse_target};
+use crate::unit::parse_time;
 
 /// Volumes as disks of this host.
 #[derive(Debug, Subcommand)]
@@ -56,6 +58,9 @@ pub(crate) struct Attach {
     /// Table with this host's secret, or key for TLS, where nodes ask for one by NVMe/TCP (`lockstep nvme-host --table`)
     #[arg(long, value_name = "FILE")]
     pub(crate) nvme_keys: Option<PathBuf>,
+    /// Try again for so long where no node answers or no way works yet, as while a host starts: 500ms, 30s, 5m
+    #[arg(long, value_name = "TIME", default_value = "0s", hide_default_value = true, value_parser = parse_time, conflicts_with = "all")]
+    pub(crate) wait: Duration,
 }
 
 /// What may make a disk.

@@ -61,6 +61,8 @@ pub(super) enum State {
     /// It is to be there.
     #[default]
     Attached,
+    /// It is being made for the first time, or that was interrupted.
+    Making,
     /// It was taken away, and is to be there again after the next start of the host.
     Resting,
     /// It is being taken away for good.
@@ -94,6 +96,11 @@ impl Disk {
     /// The volume.
     pub(super) fn target(&self) -> Target {
         Target { resource: self.resource.clone(), volume: self.volume }
+    }
+
+    /// Whether it is to be there.
+    pub(super) fn is_wanted(&self) -> bool {
+        matches!(self.state, State::Attached | State::Making)
     }
 
     /// Whether this may be its resource; it is, as far as one of the identities is not known.
@@ -201,7 +208,7 @@ impl Attached {
 
     /// All other volumes that are to be there.
     pub(super) fn others(&self, target: &Target) -> Vec<Disk> {
-        let stays = |disk: &&Disk| disk.target() != *target && disk.state == State::Attached;
+        let stays = |disk: &&Disk| disk.target() != *target && disk.is_wanted();
         self.disks.iter().filter(stays).cloned().collect()
     }
 

@@ -20,7 +20,7 @@ use super::attached::Disk;
 use super::genl::{Export, Family};
 use super::host::Host;
 use super::place::{NbdPlace, Server, Target};
-use super::{Going, Left, Made, Maker, PathState, Unmade};
+use super::{ABSENT, Going, Left, Made, Maker, PathState, Unmade};
 use crate::unix::connect_within;
 
 /// How long a node may take to accept a connection, and for each answer on the way to the volume.
@@ -111,7 +111,7 @@ impl Maker for Nbd {
     }
 
     fn paths(&self, host: &Host, disk: &Disk) -> Vec<PathState> {
-        let state = if index(host, disk).is_some() { "possible" } else { "absent" };
+        let state = if index(host, disk).is_some() { "possible" } else { ABSENT };
         let path = |place: &NbdPlace| PathState {
             address: place.server.to_string(),
             state: state.to_owned(),
@@ -228,12 +228,13 @@ fn identity_of(host: &Host, name: &str) -> Option<u64> {
     identity_in(&host.text(format!("sys/block/{name}/backend"))?)
 }
 
-/// Name and number of a volume's disk.
+/// Name and number of a volume's disk; one of another resource that had the name before is none.
 fn index(host: &Host, disk: &Disk) -> Option<(String, u32)> {
     let wanted = backend(&disk.target(), "");
     host.names("sys/block").into_iter().find_map(|name| {
         let number = name.strip_prefix("nbd")?.parse().ok()?;
-        let is_it = host.text(format!("sys/block/{name}/backend"))?.starts_with(&wanted);
+        let kept = host.text(format!("sys/block/{name}/backend"))?;
+        let is_it = kept.starts_with(&wanted) && disk.is_of(identity_in(&kept));
         is_it.then_some((name, number))
     })
 }
@@ -329,9 +330,10 @@ fn limit(
 
 #[cfg(test)]
 mod tests {
+    use super::super::attached::Disk;
     use super::super::place::{NbdPlace, Place, parse_place, parse_target};
-    use super::super::tests::Root;
-    use super::{backend, identity, identity_in, in_turn, is_less, limit_trims};
+    use super::super::tests::{Root, known};
+    use super::{backend, identity, identity_in, in_turn, index, is_less, limit_trims};
 
     #[test]
     fn the_place_whose_connection_broke_is_tried_last() {
@@ -386,6 +388,22 @@ mod tests {
         }
         limit_trims(&root.host(), "nbd1");
         assert!(root.host().text("sys/block/nbd1/queue/discard_max_bytes").is_none());
+    }
+
+    #[test]
+    fn a_disk_of_a_resource_that_had_the_name_before_is_another() {
+        let root = Root::of("index");
+        let of = |id: &str| Disk { id: Some(id.to_owned()), ..known("web")().unwrap() };
+        let unknown = Disk { id: None, ..of("") };
+        let target = unknown.target();
+        root.put("sys/block/nbd0/backend", &backend(&target, "00000000000000a1"));
+        let number = |disk: &Disk| index(&root.host(), disk).map(|(_, number)| number);
+        assert_eq!(
+            [number(&of("b2")), number(&of("a1")), number(&unknown)],
+            [None, Some(0), Some(0)]
+        );
+        root.put("sys/block/nbd1/backend", &backend(&target, "00000000000000b2"));
+        assert_eq!(number(&of("b2")), Some(1));
     }
 
     #[test]

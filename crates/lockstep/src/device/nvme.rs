@@ -21,7 +21,7 @@ use super::attached::Disk;
 use super::host::Host;
 use super::keys::{Keys, Teach, teach};
 use super::place::NvmePlace;
-use super::{Going, Left, Made, Maker, PathState, Unmade};
+use super::{ABSENT, Going, Left, Made, Maker, PathState, Unmade};
 
 /// Where the kernel takes lines that describe paths.
 const FABRICS: &str = "dev/nvme-fabrics";
@@ -231,7 +231,7 @@ impl Maker for Nvme {
                 controller.and_then(|name| host.text(format!("sys/class/nvme/{name}/state")));
             PathState {
                 address: place.address.to_string(),
-                state: state.unwrap_or_else(|| "absent".to_owned()),
+                state: state.unwrap_or_else(|| ABSENT.to_owned()),
             }
         };
         disk.nvme().iter().map(state).collect()

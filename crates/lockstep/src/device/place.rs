@@ -54,6 +54,22 @@ pub(crate) struct NbdPlace {
     pub(crate) export: String,
 }
 
+impl Place {
+    /// Whether this is a place of the volume, as far as its words tell.
+    pub(crate) fn is_of(&self, target: &Target) -> bool {
+        let Target { resource, volume } = target;
+        match self {
+            Place::Nvme(NvmePlace { subsystem, namespace, .. }) => {
+                let named = subsystem.rsplit(':').next();
+                *namespace == u32::from(*volume) + 1 && named == Some(resource)
+            }
+            Place::Nbd(NbdPlace { export, .. }) => {
+                *export == target.to_string() || *volume == 0 && export == resource
+            }
+        }
+    }
+}
+
 /// Who answers to NBD.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Server {
@@ -157,6 +173,24 @@ mod tests {
             "nbd+unix:///disk/1?socket=/var/lib/lockstep/nbd.sock",
         ] {
             assert_eq!(parse_place(text).expect(text).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_place_says_of_which_volume_it_is() {
+        let is_of = |place: &str, target: &str| {
+            parse_place(place).expect(place).is_of(&parse_target(target).expect(target))
+        };
+        let subsystem = "nvme+tcp://127.77.0.1:4420/nqn.2026-11.invalid.lockstep:beef:disk";
+        for (place, is, others) in [
+            (format!("{subsystem}/1"), "disk", ["disk/1", "isk"]),
+            (format!("{subsystem}/2"), "disk/1", ["disk", "disk/2"]),
+            ("nbd://127.77.0.1:10809/disk".to_owned(), "disk", ["disk/1", "dis"]),
+            ("nbd://127.77.0.1:10809/disk/0".to_owned(), "disk/0", ["disk/1", "db"]),
+            ("nbd+unix:///disk/1?socket=/s".to_owned(), "disk/1", ["disk", "disk/11"]),
+        ] {
+            assert!(is_of(&place, is), "{place} {is}");
+            assert_eq!(others.map(|other| is_of(&place, other)), [false; 2], "{place}");
         }
     }
 

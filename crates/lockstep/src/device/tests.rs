@@ -1,5 +1,7 @@
 //! Hosts that are made up: directories as the kernel fills them, and makers that do as they are told.
 
+mod ublk;
+
 use std::cell::RefCell;
 use std::fs;
 use std::io;
@@ -639,78 +641,6 @@ fn controllers_stay_while_another_volume_of_the_resource_is_attached() {
     assert_eq!(host.names("sys/class/nvme"), ["nvme0"]);
 }
 
-/// A node as its socket's name says: `here` and `away` are of this host and of another, `has` is of this one and has the disk.
-fn node_of_sockets(node: &Node, command: Command) -> Result<Answer, Problem> {
-    let kind = node.socket.file_name().unwrap().to_str().unwrap().to_owned();
-    let disk = || HostDisk { number: 3, resource: "web".to_owned(), volume: 0, ready: true };
-    match (command, kind.as_str()) {
-        (_, "gone") => Err(Problem::new(NO_WAY, "gone does not answer".to_owned())),
-        (Command::UblkList {}, "away") => {
-            Ok(Answer::HostDisks { host: "another".to_owned(), disks: vec![disk()] })
-        }
-        (Command::UblkList {}, kind) => {
-            let disks = if kind == "has" { vec![disk()] } else { Vec::new() };
-            Ok(Answer::HostDisks { host: "this-boot".to_owned(), disks })
-        }
-        (Command::UblkAttach { .. }, "has" | "here") => {
-            assert_eq!(node.identity, Some(0xbeef));
-            Ok(Answer::HostDisk(disk()))
-        }
-        (Command::UblkDetach { .. }, "has") => Ok(Answer::Done {}),
-        (command, kind) => panic!("{kind} is not to be asked for {command:?}"),
-    }
-}
-
-fn ublk_disk(sockets: &[&str]) -> Disk {
-    let admin = sockets.iter().map(PathBuf::from).collect();
-    let known = known("web")().unwrap();
-    Disk { via: Way::Ublk, id: Some("beef".to_owned()), admin, ..known }
-}
-
-#[test]
-fn ublk_asks_a_node_of_this_host_only() {
-    let root = Root::of("ublk");
-    root.put("proc/sys/kernel/random/boot_id", "this-boot\n");
-    root.put("dev/ublk-control", "");
-    root.put("dev/ublkb3", "");
-    root.put("sys/block/ublkb3/size", "8\n");
-    let ublk = Ublk { ask: node_of_sockets };
-    let why = ublk.make(&root.host(), &ublk_disk(&["away", "gone"])).err().unwrap().why;
-    assert!(why.contains("no node of this host"), "{why}");
-    assert!(why.contains("away: a node of another host") && why.contains("gone does not"), "{why}");
-    let made = ublk.make(&root.host(), &ublk_disk(&["away", "here"])).ok().unwrap();
-    assert_eq!(made.disk, "ublkb3");
-    // Who has it is asked first, so that it is not made twice.
-    let made = ublk.make(&root.host(), &ublk_disk(&["here", "has"])).ok().unwrap();
-    assert!(made.why.contains("has"), "{}", made.why);
-    assert_eq!(ublk.answers(&root.host(), &ublk_disk(&["here", "has"])), Ok(()));
-    let why = ublk.answers(&root.host(), &ublk_disk(&["here", "gone"])).unwrap_err();
-    assert!(why.contains("gone does not answer"), "{why}");
-    let states = ublk.paths(&root.host(), &ublk_disk(&["here", "has"]));
-    assert_eq!(states.iter().map(|one| one.state.as_str()).collect::<Vec<_>>(), ["live"]);
-}
-
-#[test]
-fn ublk_disk_whose_node_is_away_is_found_by_its_link_and_is_not_taken_away() {
-    let root = Root::of("ublk-away");
-    root.put("proc/sys/kernel/random/boot_id", "this-boot\n");
-    root.put("sys/block/ublkb3/size", "8\n");
-    let (host, ublk) = (root.host(), Ublk { ask: node_of_sockets });
-    assert_eq!(ublk.find(&host, &ublk_disk(&["gone"])), None);
-    assert_eq!(
-        ublk.unmake(&host, &ublk_disk(&["here"]), Going::default()),
-        Ok(()),
-        "nothing was made"
-    );
-    host.link(&target("web"), "ublkb3").unwrap();
-    assert_eq!(ublk.find(&host, &ublk_disk(&["gone"])).as_deref(), Some("ublkb3"));
-    let name = Some("ublkb3".to_owned());
-    let why = ublk.unmake(&host, &ublk_disk(&["gone"]), Going { name, ..Going::default() });
-    let why = why.unwrap_err();
-    assert!(why.contains("gone does not answer"), "{why}");
-    assert_eq!(ublk.unmake(&host, &ublk_disk(&["has"]), Going::default()), Ok(()));
-}
-
 /// A host with one volume attached by NVMe, whose subsystem has two.
 fn here_with_nvme(root: &Root) -> Here {
     root.put("dev/nvme-fabrics", "");
@@ -874,21 +804,6 @@ fn a_disk_that_stays_for_another_volume_is_not_said_to_be_gone() {
 }
 
 #[test]
-fn a_disk_whose_node_is_away_is_not_said_to_be_gone() {
-    let root = Root::of("ublk-force");
-    root.put("proc/sys/kernel/random/boot_id", "this-boot\n");
-    root.put("sys/block/ublkb3/size", "8\n");
-    let (here, _) = puppets(&root, [None; 3]);
-    let here = Here { ublk: Box::new(Ublk { ask: node_of_sockets }), ..here };
-    here.host.link(&target("web"), "ublkb3").unwrap();
-    Attached::open(&here.directory).unwrap().put(&ublk_disk(&["gone"])).unwrap();
-    let problem = here.detach(&target("web"), true, State::Leaving).unwrap_err();
-    assert!(problem.message.contains("gone does not answer"), "{problem}");
-    assert_eq!(here.host.linked(&target("web")).as_deref(), Some("ublkb3"));
-    assert_eq!(written(&here), [("web/0".to_owned(), Way::Ublk, State::Leaving)]);
-}
-
-#[test]
 fn a_disk_of_another_resource_with_the_name_is_not_taken_for_it() {
     let root = Root::of("other-id");
     let (here, host) = (here_with_nvme(&root), root.host());
@@ -907,32 +822,6 @@ fn a_disk_of_another_resource_with_the_name_is_not_taken_for_it() {
     assert!(here.again(&target("web"), State::Attached).is_err());
     root.put("sys/block/nvme0n1/nguid", "00000000-0000-00a1-0000-000000000000\n");
     here.again(&target("web"), State::Attached).unwrap();
-}
-
-#[test]
-fn a_disk_that_may_have_been_made_stays_written_down() {
-    let root = Root::of("lost-answer");
-    root.put("proc/sys/kernel/random/boot_id", "this-boot\n");
-    root.put("dev/ublk-control", "");
-    let ask = |node: &Node, command: Command| match command {
-        Command::UblkAttach { .. } => Err(Problem::new(PROTOCOL, "it closed the connection")),
-        command => node_of_sockets(node, command),
-    };
-    let (here, told) = puppets(&root, [None, Some("nvme0n1"), None]);
-    let here = Here { ublk: Box::new(Ublk { ask }), ..here };
-    let wanted = ublk_disk(&["here"]);
-    let problem = here.attach(&target("web"), Via::Auto, || Ok(wanted)).unwrap_err();
-    assert!(problem.is_kind(NO_WAY) && problem.message.contains("closed"), "{problem}");
-    assert_eq!(asked(&told[1]), [""; 0]);
-    assert_eq!(written(&here), [("web/0".to_owned(), Way::Ublk, State::Attached)]);
-    // Nor is it forgotten while the node that may have it does not answer, unless that is wanted.
-    let gone = Disk { via: Way::Ublk, ..ublk_disk(&["gone"]) };
-    Attached::open(&here.directory).unwrap().put(&gone).unwrap();
-    let problem = here.detach(&target("web"), false, State::Leaving).unwrap_err();
-    assert!(problem.message.contains("gone does not answer"), "{problem}");
-    assert_eq!(written(&here), [("web/0".to_owned(), Way::Ublk, State::Leaving)]);
-    here.detach(&target("web"), true, State::Leaving).unwrap();
-    assert_eq!(written(&here), []);
 }
 
 #[test]
@@ -978,6 +867,92 @@ fn whose_a_named_place_is_is_written_down_with_it() {
     root.put("sys/block/nvme0n1/nguid", "00000000-0000-00b2-0000-000000000000\n");
     let problem = here.attach(&target("web"), Via::Nvme, known("web")).unwrap_err();
     assert!(problem.message.contains("another resource of that name"), "{problem}");
+}
+
+#[test]
+fn what_was_interrupted_before_it_left_anything_may_be_made_another_way() {
+    let root = Root::of("interrupted");
+    let (here, told) = puppets(&root, [None, Some("nvme0n1"), None]);
+    let line = Disk { via: Way::Ublk, state: State::Making, ..known("web")().unwrap() };
+    let put = || Attached::open(&here.directory).unwrap().put(&line).unwrap();
+    put();
+    let answer = here.attach(&target("web"), Via::Auto, || Err(Problem::new(NO_WAY, "no node")));
+    assert_eq!(answer.unwrap().via, Way::Nvme);
+    assert_eq!(written(&here), [("web/0".to_owned(), Way::Nvme, State::Attached)]);
+    here.detach(&target("web"), false, State::Leaving).unwrap();
+    // Where it has left something that is completed.
+    put();
+    told[0].borrow_mut().disk = Some("ublkb0");
+    told[0].borrow_mut().is_made = true;
+    assert_eq!(here.attach(&target("web"), Via::Auto, known("web")).unwrap().via, Way::Ublk);
+}
+
+#[test]
+fn a_disk_of_which_the_list_knows_nothing_is_taken_up_again() {
+    let root = Root::of("list-lost");
+    let (here, told) = puppets(&root, [Some("ublkb0"), Some("nvme0n1"), None]);
+    here.attach(&target("web"), Via::Nvme, known("web")).unwrap();
+    fs::remove_file(here.directory.join("attached.toml")).unwrap();
+    let otherwise = here.attach(&target("web"), Via::Ublk, known("web")).unwrap_err();
+    assert!(otherwise.is_kind(ATTACHED_OTHERWISE), "{otherwise}");
+    let answer = here.attach(&target("web"), Via::Auto, known("web")).unwrap();
+    assert!(answer.already && answer.via == Way::Nvme);
+    assert_eq!(asked(&told[0]), [""; 0]);
+    assert_eq!(written(&here), [("web/0".to_owned(), Way::Nvme, State::Attached)]);
+}
+
+#[test]
+fn what_cannot_be_completed_keeps_nothing_of_the_trial() {
+    let root = Root::of("incomplete");
+    let (here, host) = (here_with_nvme(&root), root.host());
+    let line = Disk { id: None, ..nvme_disk("web/9", &["127.77.0.1:4420"]) };
+    Attached::open(&here.directory).unwrap().put(&line).unwrap();
+    host.link(&target("web/9"), "nvme7n1").unwrap();
+    let problem = here.again(&target("web/9"), State::Attached).unwrap_err();
+    assert!(problem.message.contains("no namespace 10"), "{problem}");
+    assert_eq!(host.names("sys/class/nvme"), [""; 0]);
+    assert_eq!(host.linked(&target("web/9")), None, "it led to another disk");
+}
+
+#[test]
+fn a_place_of_another_subsystem_is_refused_before_it_is_written_down() {
+    let root = Root::of("subsystem");
+    let here = here_with_nvme(&root);
+    here.attach(&target("web"), Via::Nvme, known("web")).unwrap();
+    let before = Attached::read(&here.directory).unwrap().disks;
+    let place = parse_place("nvme+tcp://127.77.0.2:4420/nqn.y:web/1").unwrap();
+    let other = disk_at(&target("web"), &[place]);
+    let problem = here.attach(&target("web"), Via::Auto, || Ok(other)).unwrap_err();
+    assert!(problem.is_kind(ATTACHED_OTHERWISE), "{problem}");
+    assert_eq!(Attached::read(&here.directory).unwrap().disks, before);
+}
+
+#[test]
+fn the_list_tells_of_a_disk_that_rests_while_another_volume_keeps_it_there() {
+    let root = Root::of("list");
+    let here = here_with_nvme(&root);
+    here.attach(&target("web"), Via::Nvme, known("web")).unwrap();
+    here.attach(&target("web/1"), Via::Nvme, known("web/1")).unwrap();
+    here.detach(&target("web"), false, State::Resting).unwrap();
+    let disks = Attached::read(&here.directory).unwrap().disks;
+    let states: Vec<_> = disks.iter().map(|disk| here.row(disk).state).collect();
+    assert_eq!(states, ["resting", "attached"]);
+    let making = Disk { state: State::Making, ..disks[1].clone() };
+    assert_eq!(here.row(&making).state, "making");
+}
+
+#[test]
+fn who_waits_tries_again_what_may_be_otherwise_in_a_moment() {
+    let (mut tries, long) = (0, Duration::from_secs(3600));
+    let mut fails = |kind| {
+        tries += 1;
+        if tries == 2 { Ok(()) } else { Err(Problem::new(kind, "not yet")) }
+    };
+    super::patiently(long, || fails(NO_WAY)).unwrap();
+    let problem = super::patiently(long, || fails(ATTACHED_OTHERWISE)).unwrap_err();
+    assert!(problem.is_kind(ATTACHED_OTHERWISE));
+    assert!(super::patiently(Duration::ZERO, || fails(NO_WAY)).is_err());
+    assert_eq!(tries, 4);
 }
 
 #[test]

@@ -2,14 +2,15 @@
 //!
 //! Always: only a node that runs under this very kernel is asked, for its disk is this host's: an admin socket may lead to
 //! another machine. A disk is found also while its node is away, by the link that leads to it; it is then not said to be gone.
-//! A node that does not answer may have made one, or make it at its next start.
+//! A node that does not answer may have made one, or make it at its next start: where one may have been asked before, nobody else is
+//! asked for a second.
 
 use std::path::Path;
 use std::thread;
 
 use wire::admin::{Answer, Command, HostDisk, codes};
 
-use super::attached::Disk;
+use super::attached::{Disk, State};
 use super::host::Host;
 use super::{Going, Held, Left, Made, Maker, PathState, Unmade};
 use crate::admin::{Node, unexpected};
@@ -99,7 +100,17 @@ impl Ublk {
 
 impl Maker for Ublk {
     fn make(&self, host: &Host, disk: &Disk) -> Result<Made, Unmade> {
-        let Asked { locals, others: mut refused, .. } = self.locals(host, disk);
+        let Asked { locals, others: mut refused, is_silent } = self.locals(host, disk);
+        let is_made = locals.iter().any(|local| local.disk_of(disk).is_some());
+        // Of one that is made for the first time at most a link tells, where the list was lost.
+        let maybe_made = disk.state != State::Making || self.find(host, disk).is_some();
+        if is_silent && !is_made && maybe_made {
+            let why = "whether a node has the disk is not known";
+            return Err(Unmade {
+                why: format!("{why}: {}", refused.join("; ")),
+                left: Left::Unknown,
+            });
+        }
         if locals.is_empty() {
             refused.insert(0, "no node of this host was asked, which would serve it".to_owned());
             return Err(refused.join("; ").into());
@@ -135,11 +146,25 @@ impl Maker for Ublk {
     }
 
     fn find(&self, host: &Host, disk: &Disk) -> Option<String> {
-        let locals = self.locals(host, disk).locals;
-        let told = locals.iter().find_map(|local| local.disk_of(disk)).map(name_of);
-        // While its node is away the link tells.
-        let linked = || host.linked(&disk.target()).filter(|name| name.starts_with("ublkb"));
-        told.or_else(linked).filter(|name| is_there(host, name))
+        self.going(host, disk, &[]).into_iter().next()
+    }
+
+    fn going(&self, host: &Host, disk: &Disk, _: &[Disk]) -> Vec<String> {
+        let Asked { locals, is_silent, .. } = self.locals(host, disk);
+        // More than one has it where a node was away when another was asked.
+        let told = locals.iter().filter_map(|local| local.disk_of(disk)).map(name_of);
+        let mut names: Vec<String> = told.collect();
+        // While its node is away the link tells; if all say that they have none it is left over from another's disk.
+        if names.is_empty() && is_silent {
+            names.extend(host.linked(&disk.target()).filter(|name| name.starts_with("ublkb")));
+        }
+        names.retain(|name| is_there(host, name));
+        names
+    }
+
+    fn may_have_left(&self, host: &Host, disk: &Disk) -> bool {
+        let Asked { locals, is_silent, .. } = self.locals(host, disk);
+        is_silent || locals.iter().any(|local| local.disk_of(disk).is_some())
     }
 
     fn paths(&self, host: &Host, disk: &Disk) -> Vec<PathState> {
@@ -156,8 +181,9 @@ impl Maker for Ublk {
 
     fn answers(&self, host: &Host, disk: &Disk) -> Result<(), String> {
         let Asked { locals, others, .. } = self.locals(host, disk);
-        match locals.iter().find_map(|local| local.disk_of(disk)) {
-            Some(one) if one.ready => Ok(()),
+        let having: Vec<_> = locals.iter().filter_map(|local| local.disk_of(disk)).collect();
+        match having.first() {
+            Some(_) if having.iter().all(|one| one.ready) => Ok(()),
             Some(_) => Err("its node does not serve it now".to_owned()),
             None => Err(format!("its node does not say that it has it: {}", others.join("; "))),
         }
@@ -177,7 +203,10 @@ impl Maker for Ublk {
             }
         }
         for local in having {
-            match self.end(host, local, disk, std::mem::take(&mut going.held)) {
+            let name = local.disk_of(disk).map(name_of);
+            let is_its = |one: &mut Held| Some(&one.name) == name.as_ref();
+            let held = going.held.extract_if(.., is_its).collect();
+            match self.end(host, local, disk, held) {
                 Ok(Answer::Done {}) => {}
                 Ok(other) => return Err(unexpected(&local.node, &other).message),
                 // Somebody was faster.

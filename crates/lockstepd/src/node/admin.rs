@@ -567,6 +567,18 @@ impl Node {
         self.events_at
     }
 
+    /// How those resources are of which they hear.
+    fn statuses_for(&self, listening: &[Key]) -> Vec<admin::ResourceStatus> {
+        let events = listening.iter().filter_map(|key| self.admins.get(*key)?.events.as_ref());
+        let wanted: BTreeSet<Option<&str>> = events.map(|one| one.resource.as_deref()).collect();
+        // Who hears of all comes first.
+        if wanted.first().is_some_and(Option::is_none) {
+            return self.status(None).map(|status| status.resources).unwrap_or_default();
+        }
+        let each = wanted.into_iter().filter_map(|name| self.status(name).ok());
+        each.flat_map(|status| status.resources).collect()
+    }
+
     /// Tells those who listen what has changed.
     pub(super) fn tell_events(&mut self) {
         let now = self.hands.now();
@@ -584,7 +596,7 @@ impl Node {
             return;
         }
         self.events_at = Some(now + EVENTS_EVERY);
-        let statuses = self.status(None).map(|status| status.resources).unwrap_or_default();
+        let statuses = self.statuses_for(&listening);
         for key in listening {
             let Some(admin) = self.admins.get_mut(key) else { continue };
             if admin.unsent >= UNSENT_BYTES_MAX {

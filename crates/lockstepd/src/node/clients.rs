@@ -20,9 +20,10 @@ use replica::door::{MemberInput, ShardInput};
 use sys::{Event, Listener, Payload, Socket};
 
 use super::held::{self, Held};
-use super::homes::{Stay, Word, request_id};
+use super::homes::{Stay, request_id};
 use super::hosts::{Claim, Expiry, Turn};
 use super::patience::{is_taken, patiently};
+use super::resource::Resource;
 use super::sockets::{listen_private, listen_unix};
 use super::threads::Parcel;
 use super::unread::Unread;
@@ -592,7 +593,7 @@ impl Node {
 
     pub(super) fn drop_client(&mut self, key: Key, why: &str) {
         // It counts until its home has said that its socket is closed.
-        if self.tell_home(key, Word::Go(why.to_owned())) {
+        if self.send_off(key, why) {
             return;
         }
         let Some(mut client) = self.clients.remove(key) else { return };
@@ -760,17 +761,12 @@ impl Node {
     }
 
     fn list_exports(&mut self, key: Key) {
-        let names: Vec<String> = self
+        let exports: Vec<(String, String)> = self
             .resources
             .iter()
-            .flat_map(|(_, resource)| resource.exports())
-            .map(|(name, _)| name)
-            .collect();
-        let exports: Vec<(String, String)> = names
-            .into_iter()
-            .filter_map(|name| {
-                let (_, _, info) = self.find_export(&name)?;
-                Some((name, info.description))
+            .flat_map(|(_, resource)| {
+                let exports = resource.exports().into_iter();
+                exports.map(|(name, volume, size)| (name, about(resource, volume, size)))
             })
             .collect();
         let connection = self.clients.get_mut(key).and_then(|client| client.connection.nbd());
@@ -792,12 +788,7 @@ impl Node {
         let entry = resource.volume(volume)?;
         let size_bytes = entry.sectors * SECTOR_BYTES;
         let info = ExportInfo {
-            // The identity stands last: who comes back asks whether it is still the same.
-            description: format!(
-                "volume {volume} of {resource_name}, {} MiB, resource {:016x}",
-                size_bytes >> 20,
-                resource.id.0
-            ),
+            description: about(resource, volume, size_bytes),
             block_bytes_min: entry.block_bytes,
             block_bytes_preferred: entry.block_bytes.max(4096),
             ..ExportInfo::new(name.to_owned(), size_bytes)
@@ -839,7 +830,8 @@ impl Node {
         let asked = self.asked.insert(asked);
         let id = request_id(self.threads.number(), asked);
         if !self.threads.is(thread) {
-            let parcel = Parcel::Request { life, shard, id, request, bytes: ask.buffer };
+            let came = self.hands.now();
+            let parcel = Parcel::Request { life, shard, id, request, bytes: ask.buffer, came };
             return self.tell(thread, parcel);
         }
         let buffer = ask.buffer.map(|buffer| self.buffers.name(resource, buffer));
@@ -937,6 +929,12 @@ fn words(why: &LinkError) -> String {
         }
         other => other.to_string(),
     }
+}
+
+/// A volume in words. The identity stands last: who comes back asks whether it is still the same.
+fn about(resource: &Resource, volume: VolumeId, size_bytes: u64) -> String {
+    let (name, id, size) = (&resource.name, resource.id.0, size_bytes >> 20);
+    format!("volume {volume} of {name}, {size} MiB, resource {id:016x}")
 }
 
 /// The number of a volume in an export's name, which has one form only.

@@ -184,8 +184,8 @@ pub(crate) struct Place {
     read: Span,
     /// It is for a client's request.
     requested: bool,
-    /// Of the checksums when it was read.
-    version: u64,
+    /// Of what is read the first and the last block's checksums when that began.
+    ends: [u32; 2],
 }
 
 /// A part of a disk.
@@ -391,12 +391,12 @@ impl Node {
             return self.answer_disk(read.resource, read.shard, read.op, DiskAnswer::Failed);
         };
         let Starved { volume, span, requested, .. } = read;
-        let mut place = Place { volume, span, read: span, requested, version: 0 };
+        let mut place = Place { volume, span, read: span, requested, ends: [0; 2] };
         if let Some(sums) = &entry.sums {
             if read.kind == OpKind::Data {
                 place.read = blocks_around(read.span, size.unwrap_or(0));
             }
-            place.version = sums.version(extent_of(read.span));
+            place.ends = sums.ends(place.read);
         }
         let (at, length) = (place.read.offset_bytes(), bytes(place.read));
         let buffer = if requested {
@@ -603,10 +603,10 @@ impl Node {
         if self.resources.get(key).is_none() {
             return;
         }
-        let Place { volume, span, read, requested, version } = place;
+        let Place { volume, span, read, requested, ends } = place;
         let extent = extent_of(span);
         let sums = self.sums_of(key, volume);
-        let check = sums.as_ref().map_or(Check::Good, |sums| sums.check(read, &buffer));
+        let check = sums.as_ref().map_or(Check::Good, |sums| sums.check(read, span, ends, &buffer));
         match check {
             Check::Good => {
                 narrow(&mut buffer, read, span);
@@ -615,7 +615,7 @@ impl Node {
                 self.answer_disk(key, shard, op, DiskAnswer::Data(data));
             }
             // Beside what was asked for, something was written meanwhile: the checksum may be that of newer bytes.
-            Check::Rotten if sums.is_some_and(|sums| sums.version(extent) != version) => {
+            Check::Newer => {
                 let (resource, kind) = (key, OpKind::Data);
                 self.begin_read(Starved { resource, shard, op, kind, volume, span, requested });
             }
@@ -638,21 +638,16 @@ impl Node {
         if self.resources.get(key).is_none() {
             return;
         }
-        let Place { volume, span, version, .. } = place;
+        let Place { volume, span, .. } = place;
         let extent = extent_of(span);
         if let Some(sums) = self.sums_of(key, volume) {
-            match sums.check(span, &buffer) {
+            match sums.check(span, span, [0; 2], &buffer) {
                 Check::Unknown => {
                     let waiter = SumsWaiter::Compare { resource: key, shard, op, place, buffer };
                     return self.read_sums(key, volume, extent, waiter);
                 }
-                // A checksum of the extent changed meanwhile: it may be that of newer bytes.
-                Check::Rotten if sums.version(extent) != version => {
-                    let (resource, kind, requested) = (key, OpKind::Hash, false);
-                    let again = Starved { resource, shard, op, kind, volume, span, requested };
-                    return self.begin_read(again);
-                }
-                Check::Rotten => {
+                // Of what was asked for nothing is newer.
+                Check::Rotten | Check::Newer => {
                     let blocks = sums.find_rot(span, &buffer);
                     self.note_rot(key, volume, span.first(), blocks);
                     return self.answer_disk(key, shard, op, DiskAnswer::Rotten);

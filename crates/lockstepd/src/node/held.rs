@@ -39,6 +39,15 @@ pub(super) fn after(request: Request, waited: Duration) -> Option<Request> {
     }
 }
 
+/// The same of one that came from another thread, which counts where a client surely stays for a while: that began when its own
+/// thread took it. Of others nothing newer was heard here on its way, for what other threads left is looked at first.
+pub(super) fn after_its_way(request: Request, waited: Duration) -> Option<Request> {
+    match request.way {
+        Some(way) if way.stays > Duration(0) => after(request, waited),
+        _ => Some(request),
+    }
+}
+
 impl Node {
     /// What was held goes on.
     pub(super) fn let_go(&mut self, held: Vec<Held>) {
@@ -57,12 +66,22 @@ impl Node {
 mod tests {
     use base::{Duration, HostId, Op, Request, Span, VolumeId, Way};
 
-    use super::after;
+    use super::{after, after_its_way};
 
     fn request(op: Op, way: Option<Way>) -> Request {
         let span = Span::new(0, 8).expect("it has sectors");
         let (volume, host) = (VolumeId(0), HostId(0));
         Request { op, volume, span, buffer: None, fua: false, way, host }
+    }
+
+    #[test]
+    fn what_a_thread_was_late_to_take_counts_where_a_client_surely_stays() {
+        let way = |stays| Some(Way { number: 7, stays: Duration(stays) });
+        let left = |stays, waited| {
+            after_its_way(request(Op::Write, way(stays)), Duration(waited)).map(|it| it.way)
+        };
+        assert_eq!([left(10, 4), left(10, 10)], [Some(way(6)), None]);
+        assert_eq!(left(0, 1 << 40), Some(way(0)), "by its number it is told how old it is");
     }
 
     #[test]

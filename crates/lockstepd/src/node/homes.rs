@@ -131,6 +131,8 @@ pub(super) struct Stay {
     namespaces: Option<Vec<Namespace>>,
     turn: Turn,
     expiry: Option<Expiry>,
+    /// It was told to let its client go: what it handed on before comes too late.
+    leaves: bool,
 }
 
 /// A request's number, as every thread and every node has it.
@@ -180,7 +182,7 @@ impl Node {
         let unread = client.unread;
         let expiry = way.filter(|_| is_nvme).and_then(|way| self.expiry_of(way));
         if let Some(client) = self.clients.get_mut(key) {
-            client.stay = Some(Stay { home, namespaces: None, turn, expiry });
+            client.stay = Some(Stay { home, namespaces: None, turn, expiry, leaves: false });
         }
         // Those that move without a controller are still looked after here.
         if is_watched_host && is_nvme {
@@ -263,6 +265,14 @@ impl Node {
         true
     }
 
+    /// Tells a client's home to let it go; whether it has one that is not here.
+    pub(super) fn send_off(&mut self, client: Key, why: &str) -> bool {
+        if let Some(stay) = self.clients.get_mut(client).and_then(|entry| entry.stay.as_mut()) {
+            stay.leaves = true;
+        }
+        self.tell_home(client, Word::Go(why.to_owned()))
+    }
+
     /// The first thread has something for a client of this one.
     pub(super) fn on_word(&mut self, origin: Key, word: Word) {
         let Some(&key) = self.homes.guests.get(&origin) else { return };
@@ -304,10 +314,16 @@ impl Node {
 
     /// A home has such a wish.
     pub(super) fn on_wish(&mut self, client: Key, wish: Wish) {
-        if self.clients.get(client).is_none() {
+        let Some(stay) = self.clients.get(client).map(|entry| entry.stay.as_ref()) else { return };
+        // As if its client's socket had been closed unread.
+        if stay.is_some_and(|stay| stay.leaves) {
             return;
         }
+        let is_away = stay.is_some_and(|stay| stay.turn == Turn::Away);
         match wish {
+            Wish::Reserve(tag, ..) if is_away => {
+                self.tell_reserved(client, tag, Err(Status::PATH_ERROR));
+            }
             Wish::Holes(tag, range) => self.look_for_holes(client, tag, range),
             Wish::Reserve(tag, volume, command) => {
                 self.reserve_for_host(client, tag, volume, command);
@@ -365,10 +381,14 @@ impl Node {
         let now = self.hands.now();
         for (since, parcel) in std::mem::take(&mut self.homes.early) {
             match parcel {
-                Parcel::Request { life, shard, id, request, bytes } => {
-                    match held::after(request, now.since(since)) {
+                Parcel::Request { life, shard, id, request, bytes, came } => {
+                    let waited = now.since(since);
+                    match held::after(request, waited) {
                         Some(request) => {
-                            self.on_parcel(Parcel::Request { life, shard, id, request, bytes });
+                            // Of what is left of its way it was not told yet.
+                            let came = came + waited;
+                            let parcel = Parcel::Request { life, shard, id, request, bytes, came };
+                            self.on_parcel(parcel);
                         }
                         None => self.answer_late(life, id),
                     }
@@ -379,7 +399,7 @@ impl Node {
     }
 
     /// A write that another thread handed on waited here for too long.
-    fn answer_late(&mut self, life: u64, id: RequestId) {
+    pub(super) fn answer_late(&mut self, life: u64, id: RequestId) {
         if let Some(key) = self.resource_of_life(life) {
             self.on_answer(key, id, Err(AnswerError::Path), None);
         }

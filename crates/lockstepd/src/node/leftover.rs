@@ -38,7 +38,10 @@ impl Leftover {
 impl Node {
     /// A request is answered, or will never be: whoever waits for memory may get what was kept for it.
     pub(super) fn free_room_of(&mut self, asked: Key) {
-        if !self.leftover.0.is_empty() && self.leftover.0.remove(&asked).is_some() {
+        if !self.leftover.0.is_empty()
+            && self.leftover.0.remove(&asked).is_some()
+            && self.clients_starve()
+        {
             self.stir_starved_clients();
         }
     }

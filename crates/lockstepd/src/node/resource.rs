@@ -191,8 +191,8 @@ impl Resource {
         self.configuration()?.volume(volume).cloned()
     }
 
-    /// Names, and sizes in bytes, under which its volumes are exported.
-    pub(crate) fn exports(&self) -> Vec<(String, u64)> {
+    /// Under which names its volumes are exported, and their sizes in bytes.
+    pub(crate) fn exports(&self) -> Vec<(String, VolumeId, u64)> {
         let Some(configuration) = self.configuration() else { return Vec::new() };
         let name = |number: u16| match number {
             0 => self.name.clone(),
@@ -201,7 +201,7 @@ impl Resource {
         configuration
             .volumes
             .iter()
-            .map(|entry| (name(entry.volume.0), entry.sectors * SECTOR_BYTES))
+            .map(|entry| (name(entry.volume.0), entry.volume, entry.sectors * SECTOR_BYTES))
             .collect()
     }
 

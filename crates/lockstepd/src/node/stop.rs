@@ -1,7 +1,7 @@
 //! Stopping in good order: what this node is primary of is given up, clients and peers are told, the
 //! disks are flushed, and the records say that nothing is left open.
 //!
-//! Always: a stop ends within [`STOP_LIMIT`] and [`CLOSE_LIMIT`], also where a disk hangs; what it did not come to is
+//! Always: a stop ends within [`STOP_LIMIT`] and [`CLOSE_LIMIT`], also where a disk hangs (but that of the node's own directory); what it did not come to is
 //! then as after a crash. So is a disk that failed. The last record is stored when no other is on its way: of its two
 //! copies, which a loss of power may tear, one is whole at any time.
 //!
@@ -123,7 +123,7 @@ impl Node {
                     stopping.phase = Phase::Over;
                     self.close_disks();
                     // Nobody is served any more.
-                    self.save_rosters();
+                    self.save_rosters(CLOSE_LIMIT);
                 }
             }
             Phase::Over => {}

@@ -56,6 +56,8 @@ pub(crate) enum Check {
     Good,
     /// A block is not what was written.
     Rotten,
+    /// A block at an end may be rotten, or older than what is known of it now: it is to be read again.
+    Newer,
     /// The extent's checksums must be read first.
     Unknown,
 }
@@ -155,9 +157,14 @@ impl Sums {
         std::mem::take(&mut self.repaired)
     }
 
-    /// Grows with every change of a checksum of the extent.
-    pub(crate) fn version(&self, extent: u64) -> u64 {
-        self.extents.get(&extent).map_or(0, |entry| entry.version)
+    /// The checksums of the span's first and last block, as far as they are known now.
+    pub(crate) fn ends(&self, span: Span) -> [u32; 2] {
+        let Some(entry) = self.extents.get(&extent_of(span)) else { return [0; 2] };
+        let of = |sector: u64| {
+            let block = sector / BLOCK_SECTORS % SUMS_BLOCKS as u64;
+            entry.sums[usize::try_from(block).expect("below 1024")]
+        };
+        [of(span.first()), of(span.end() - 1)]
     }
 
     /// These bytes are about to be written.
@@ -176,19 +183,30 @@ impl Sums {
         self.change(span, |_| 0);
     }
 
-    /// Looks at bytes that were read.
-    pub(crate) fn check(&self, span: Span, bytes: &[u8]) -> Check {
-        let Some(entry) = self.extents.get(&extent_of(span)) else { return Check::Unknown };
-        for (number, at) in whole_blocks(span) {
+    /// Looks at the bytes of `read`, of which `asked` was asked for. Nothing is written there meanwhile, but beside it in the
+    /// blocks at its ends something may be: `ends` were their checksums when the read began. However much is written to
+    /// the rest of the extent, what is rotten is not read again for it.
+    pub(crate) fn check(&self, read: Span, asked: Span, ends: [u32; 2], bytes: &[u8]) -> Check {
+        let Some(entry) = self.extents.get(&extent_of(read)) else { return Check::Unknown };
+        let (now, mut is_newer) = (self.ends(read), false);
+        for (number, at) in whole_blocks(read) {
             if !entry.loaded && !entry.changed[number] {
                 return Check::Unknown;
             }
             let sum = entry.sums[number];
-            if sum != 0 && sum != block_sum(&bytes[at..at + BLOCK_BYTES]) {
+            if sum == 0 || sum == block_sum(&bytes[at..at + BLOCK_BYTES]) {
+                continue;
+            }
+            let first = read.first() + at as u64 / SECTOR_BYTES;
+            let end = first + BLOCK_SECTORS;
+            let changed = |is_end: bool, which: usize| is_end && now[which] != ends[which];
+            let is_asked = asked.first() <= first && end <= asked.end();
+            if is_asked || !changed(first == read.first(), 0) && !changed(end == read.end(), 1) {
                 return Check::Rotten;
             }
+            is_newer = true;
         }
-        Check::Good
+        if is_newer { Check::Newer } else { Check::Good }
     }
 
     /// A comparison read these bytes: blocks of which nothing is known get their checksum from them. Only in an extent

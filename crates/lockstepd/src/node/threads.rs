@@ -1,6 +1,7 @@
 //! The threads of a node, and what they say to each other.
 //!
-//! The first thread has the members, the clients and the operator. Shards are dealt to all threads in
+//! The first thread has the members, the operator, and clients until they have opened something, which may be at home on any then
+//! (`homes`). Shards are dealt to all threads in
 //! turn, those of each resource from another thread on (`place`), so that many small volumes use all
 //! of them as well as one large one. A further thread has hands, buffers, shares of the stores and
 //! streams of its own, and runs the same loop on a `Node` in which everything else is empty. Numbers
@@ -31,6 +32,7 @@ use wire::admin::Rot;
 use wire::{SHARDS_MAX, STREAMS_MAX};
 
 use super::disk::{LocalDisk, LocalVolume};
+use super::held;
 use super::homes::{FarAnswer, Guest, Wish, Word};
 use super::memory::Memory;
 use super::peers::{Connection, Lives, Stream, Told};
@@ -68,7 +70,15 @@ pub(super) enum Parcel {
     /// How a shard is, for status.
     Sight { life: u64, shard: u16, sight: Box<Sight> },
     /// A client's request; its buffer travels beside it.
-    Request { life: u64, shard: u16, id: RequestId, request: Request, bytes: Option<Buffer> },
+    Request {
+        life: u64,
+        shard: u16,
+        id: RequestId,
+        request: Request,
+        bytes: Option<Buffer>,
+        /// When its client's thread handed it on.
+        came: Instant,
+    },
     /// Its client is gone.
     Withdraw { life: u64, shard: u16, id: RequestId },
     /// What became of a request.
@@ -473,7 +483,11 @@ impl Node {
                     *seat = Seat::There(sight);
                 }
             }
-            Parcel::Request { life, shard, id, request, bytes } => {
+            Parcel::Request { life, shard, id, request, bytes, came } => {
+                let waited = self.hands.now().since(came);
+                let Some(request) = held::after_its_way(request, waited) else {
+                    return self.answer_late(life, id);
+                };
                 // Who asked is told when the resource ends that its machines are gone.
                 let Some(key) = self.resource_of_life(life) else { return };
                 let buffer = bytes.map(|bytes| self.buffers.name(key, bytes));
@@ -694,7 +708,9 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::{Door, Parcel, THREADS_MAX, Threads, place};
-    use base::{Duration, HostId, Op, Request, RequestId, ResourceId, Span, VolumeId, Way};
+    use base::{
+        Duration, HostId, Instant, Op, Request, RequestId, ResourceId, Span, VolumeId, Way,
+    };
     use std::sync::mpsc::{Receiver, sync_channel};
     use sys::{Hands, HandsConfig};
 
@@ -730,7 +746,8 @@ mod tests {
             let (volume, host) = (VolumeId(0), HostId(0));
             let request =
                 Request { op: Op::Write, volume, span, buffer: None, fua: false, way, host };
-            Parcel::Request { life: 1, shard: 0, id: RequestId(id), request, bytes: None }
+            let came = Instant(0);
+            Parcel::Request { life: 1, shard: 0, id: RequestId(id), request, bytes: None, came }
         };
         let one_of_several = Some(Way { number: 7, stays: Duration(0) });
         (0..4).for_each(|id| threads.send(1, request(id, one_of_several)));

@@ -14,7 +14,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use base::{Instant, NodeId, ResourceId};
+use base::{Duration, Instant, NodeId, ResourceId};
 use wire::admin::FileNode;
 use wire::{
     Configuration, DecodeError, NodeMessage, SignedVoucher, VOUCHER_CERTIFICATE_BYTES_MAX,
@@ -147,9 +147,12 @@ impl Node {
         }
     }
 
-    /// Writes all that waits for it.
-    pub(super) fn save_rosters(&mut self) {
-        while let Some(name) = self.unsaid.unsaved.pop_first() {
+    /// Writes all that waits for it, as far as that takes no longer than this: what is left is shown again.
+    pub(super) fn save_rosters(&mut self, limit: Duration) {
+        let until = sys::clock() + limit;
+        while sys::clock() < until
+            && let Some(name) = self.unsaid.unsaved.pop_first()
+        {
             self.save_roster(&name);
         }
     }
