@@ -109,7 +109,6 @@ impl Shard {
         span: Span,
     ) {
         if self.syncs_in(node, session) {
-            self.sync_anew(volume, span);
             self.sync_rests(node, volume, span);
         }
     }

@@ -331,21 +331,26 @@ impl Shard {
     pub(super) fn sync_anew(&mut self, volume: VolumeId, span: Span) {
         let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
         for node in nodes {
-            let Some(sync) = self.sync_mut(node) else { continue };
-            if let Some(set) = sync.copied.get_mut(&volume) {
-                set.remove_span(span);
-            }
-            if let Some((_, ranges)) = &mut sync.flushing
-                && let Some(set) = ranges.get_mut(&volume)
-            {
-                set.remove_span(span);
-            }
+            self.not_copied(node, volume, span);
         }
     }
 
-    /// Nobody could give this span: it stays dirty for the target.
+    fn not_copied(&mut self, node: NodeId, volume: VolumeId, span: Span) {
+        let Some(sync) = self.sync_mut(node) else { return };
+        if let Some(set) = sync.copied.get_mut(&volume) {
+            set.remove_span(span);
+        }
+        if let Some((_, ranges)) = &mut sync.flushing
+            && let Some(set) = ranges.get_mut(&volume)
+        {
+            set.remove_span(span);
+        }
+    }
+
+    /// Nobody could give this span: it stays dirty for this target. Of another one, which was given it before, that says nothing.
     pub(super) fn sync_rests(&mut self, node: NodeId, volume: VolumeId, span: Span) {
         let until = self.now + self.timing.peer_late;
+        self.not_copied(node, volume, span);
         let Some(sync) = self.sync_mut(node) else { return };
         sync.rests_until = until;
         if let Some(remote) = &mut sync.remote {

@@ -82,6 +82,36 @@ fn a_resync_takes_each_block_from_a_replica_that_has_it() {
     assert_eq!(world.buffers_held(), 0);
 }
 
+/// What one target cannot be given for now is the same at another one, which is about to flush it.
+#[test]
+fn a_block_that_cannot_be_copied_to_one_target_is_settled_at_another() {
+    let mut world = World::new(&[1, 2, 3], &[1, 2, 3]);
+    world.lead(1);
+    world.disconnect(1, 3);
+    world.change(1, &[1, 2]);
+    world.write(1, 0, 8, 5);
+    world.restart(2);
+    world.change(1, &[1]);
+    world.comes_back(1, 2);
+    let doubt = |world: &World| world.nodes[&2].shard.status().doubt_sectors;
+    assert!(doubt(&world) > 0, "what was hot");
+    // What it flushes is not known for good yet.
+    world.no_record = true;
+    world.start_resync(1, 2);
+    world.wait_ms(1000);
+    world.nodes.get_mut(&1).expect("a node").unreadable.insert(3);
+    world.comes_back(1, 3);
+    world.start_resync(1, 3);
+    world.wait_ms(1000);
+    assert_eq!([3, 4].map(|sector| world.at(3, sector)), [0, 0], "of that block nobody gave any");
+    assert!(doubt(&world) > 0);
+    world.nodes.get_mut(&1).expect("a node").unreadable.clear();
+    world.no_record = false;
+    world.wait_ms(5000);
+    assert_eq!(world.at(3, 3), 5);
+    assert_eq!(doubt(&world), 0);
+}
+
 #[test]
 fn a_block_that_is_bad_everywhere_fails_reads_of_it_until_it_is_written() {
     let mut world = written(&[1, 2]);
